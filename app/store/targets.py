@@ -355,6 +355,11 @@ def workloads_told(session: Session) -> tuple[ToldWorkload, ...]:
     return records(session, ToldWorkload, named("told_workloads"))
 
 
+def terms_told(session: Session, workloads: Sequence[str]) -> tuple[dict[str, Plain], ...]:
+    """Of these workloads and each of their models a replica that stands, as a plain `ReplicaTarget`."""
+    return tuple(session.execute(named("told_terms"), {"workloads": list(workloads)}).scalars())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToldReplica:
     """A process that a node may speak of."""

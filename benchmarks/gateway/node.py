@@ -149,7 +149,7 @@ class Node:
         new = NewPlan(plan=plan, lane=Lane.ACT, state=PlanState.PROPOSED, created_by="handover")
         with self.plane.database.transaction() as session:
             plans.put(session, new)
-        return promote(self.plane.database, self.plane.cluster, plan, snapshot, Author(name="handover"))
+        return promote(self.plane.database, self.plane.cluster, plan, snapshot, Author(name="handover"), Lane.ACT)
 
     def _applied(self, admin: Client) -> bool:
         (node,) = admin.fleet()["nodes"]

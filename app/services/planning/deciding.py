@@ -73,7 +73,7 @@ class Decisions:
         if review.blocked:
             raise StateError(f"the plan no longer fits: {', '.join(review.blocked)}", plan=plan_id)
         author = Author(name=actor, request_id=terms.request_id, comment=terms.comment)
-        generation = promote(self._database, self._cluster, plan, review.picture, author)
+        generation = promote(self._database, self._cluster, plan, review.picture, author, summary.lane)
         _log.info("plan.applied", plan=plan_id, generation=generation, actor=actor)
         return generation
 
@@ -96,7 +96,7 @@ class Decisions:
         author = Author(
             name=actor, request_id=terms.request_id, comment=terms.comment, again=True, hold_s=hold_s or None
         )
-        generation = promote(self._database, self._cluster, plan, review.picture, author)
+        generation = promote(self._database, self._cluster, plan, review.picture, author, Lane.ACT)
         _log.info("target.rolled_back", plan=line.plan_id, generation=generation, restored=line.generation, actor=actor)
         held = self._database.read(targets.held_back, self._cluster)
         return RolledBack(

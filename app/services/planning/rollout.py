@@ -2,8 +2,9 @@
 workloads nodes were told otherwise than their documents say now.
 
 Nothing is chosen here: every number comes from the plan, the snapshot it was made for, or the documents of the
-workloads it names. Which replicas may go on for a while and for how long is `solvers.cycle.target`'s; what of them
-does not fit beside the plan ends at once.
+workloads it names. Of a workload that the promotion may not move, processes hear what they were told before: its
+documents wait as it does. Which replicas may go on for a while and for how long is `solvers.cycle.target`'s; what of
+them does not fit beside the plan ends at once.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from app.records import record_of
 from app.store import documents, nodes, targets, tasks
 from app.store.engine import Database
 from app.store.targets import ToldWorkload
-from solvers.cycle.record import CycleRecord
+from solvers.cycle.ports import movable_workloads
+from solvers.cycle.record import CycleRecord, Lane
 from solvers.cycle.target import leaving
 from solvers.domain.codec import Plain, digest
 from solvers.domain.device import Device, DeviceMode
@@ -160,14 +162,17 @@ class StoreActuator:
         """Make the plan the target with all its node targets, in one transaction. Raises SupersededError when the
         parent is no longer current, LeaseLostError when a newer leader is known.
         """
-        return promote(self._database, self._cluster, plan, record.snapshot, self._author)
+        return promote(self._database, self._cluster, plan, record.snapshot, self._author, record.lane)
 
 
-def promote(database: Database, cluster: str, plan: Plan, snapshot: Snapshot, author: Author) -> Generation:
+def promote(database: Database, cluster: str, plan: Plan, snapshot: Snapshot, author: Author, lane: Lane) -> Generation:
+    """`lane`: whose workloads this may move, and whose documents nodes hear of."""
     plan_id, standing = digest(plan), snapshot.target
-    wanted = node_targets(plan, plan_id, snapshot, Generation(standing.generation + 1))
+    pinned = {item.workload for item in plan.assignments} - set(movable_workloads(snapshot, lane))
     going = list(going_on(plan, snapshot))
     with database.transaction() as session:
+        told = [decode(ReplicaTarget, item) for item in targets.terms_told(session, sorted(pinned))] if pinned else ()
+        wanted = node_targets(plan, plan_id, snapshot, Generation(standing.generation + 1), told)
         earlier = [decode(NodeTarget, document) for document in targets.documents_with_retiring(session)]
         since_s = snapshot.taken_at_s - standing.promoted_at_s
         going += still_leaving(earlier, since_s)
@@ -212,13 +217,16 @@ def evicted(plan: Plan, snapshot: Snapshot) -> tuple[tuple[WorkloadKind, str, st
     )
 
 
-def node_targets(plan: Plan, plan_digest: Digest, snapshot: Snapshot, generation: Generation) -> tuple[NodeTarget, ...]:
-    """What each node of the snapshot must hold under a plan: every node, with every device, also the empty ones. Raises
-    InvariantError when the plan names something the snapshot does not know; the verifier should have caught it.
+def node_targets(
+    plan: Plan, plan_digest: Digest, snapshot: Snapshot, generation: Generation, told: Iterable[ReplicaTarget] = ()
+) -> tuple[NodeTarget, ...]:
+    """What each node of the snapshot must hold under a plan: every node, with every device, also the empty ones.
+    `told`: replicas of workloads whose documents wait, as nodes hold them. Raises InvariantError when the plan names
+    something the snapshot does not know; the verifier should have caught it.
     """
     settings = {setting.device: setting for setting in plan.settings}
     replicas: dict[DeviceId, list[ReplicaTarget]] = defaultdict(list)
-    terms = _Terms(snapshot)
+    terms = _Terms(snapshot, told)
     known, owners = snapshot.devices_by_id(), owners_of(snapshot)
     told = {name: owners.policy_at(name).governor for name in known}
     governors = {name: None if governor == snapshot.policy.governor else governor for name, governor in told.items()}
@@ -256,9 +264,12 @@ def _device_target(
 
 
 class _Terms:
-    """What a replica's process must know of its workload beyond its assignment, by the documents of one snapshot."""
+    """What a replica's process must know of its workload beyond its assignment, by the documents of one snapshot; of
+    workloads whose documents wait, what replicas like it were told.
+    """
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Snapshot, told: Iterable[ReplicaTarget] = ()) -> None:
+        self._told = grouped(told, lambda item: item.workload)
         self._works: Mapping[WorkloadKind, Mapping[str, Work]] = {
             WorkloadKind.SERVICE: {item.id: item for item in snapshot.services},
             WorkloadKind.JOB: {item.id: item for item in snapshot.jobs},
@@ -291,6 +302,8 @@ class _Terms:
             launch_s=self._models[assignment.model].launch_s,
             worker=None if work.worker is None else worker_target(work.worker),
         )
+        if held := self._told.get(assignment.workload):
+            return _as_held(told, held)
         if isinstance(work, OfflineTask):
             return replace(told, iterations_total=work.inputs_total)
         if isinstance(work, TrainingJob):
@@ -301,3 +314,19 @@ class _Terms:
                 gpu_type_reference=work.gpu_type_reference,
             )
         return told
+
+
+def _as_held(told: ReplicaTarget, held: list[ReplicaTarget]) -> ReplicaTarget:
+    """Where and how the plan has it, with what replicas of its workload hold of documents."""
+    same = next((item for item in held if item.model == told.model), None)
+    terms = same or held[0]
+    return replace(
+        told,
+        launch_s=told.launch_s if same is None else same.launch_s,
+        latency_ms_limit=terms.latency_ms_limit,
+        latency_execution_only=terms.latency_execution_only,
+        iterations_total=terms.iterations_total,
+        iteration_ms_reference=terms.iteration_ms_reference,
+        gpu_type_reference=terms.gpu_type_reference,
+        worker=terms.worker,
+    )

@@ -12,6 +12,14 @@ FROM node_targets, jsonb_array_elements(document->'devices') AS device,
     jsonb_array_elements(device->'replicas') AS replica
 WHERE replica->>'retire_after_s' IS NULL ORDER BY 1
 
+-- name: told_terms
+-- A replica of each workload and model as nodes are told of it, of these workloads.
+SELECT DISTINCT ON (replica->>'workload', replica->>'model') replica
+FROM node_targets, jsonb_array_elements(document->'devices') AS device,
+    jsonb_array_elements(device->'replicas') AS replica
+WHERE replica->>'retire_after_s' IS NULL AND replica->>'workload' = ANY(:workloads)
+ORDER BY replica->>'workload', replica->>'model', replica->>'replica'
+
 -- name: told_governors
 -- Which governor each workload has on each device.
 SELECT DISTINCT replica->>'workload' AS workload, device->>'uuid' AS device,

@@ -8,6 +8,7 @@ from threading import Barrier
 
 import pytest
 
+from agents.wire import NodeTarget, ReplicaTarget, decode
 from app import kinds
 from app.clock import SystemClock
 from app.errors import PreconditionError
@@ -23,7 +24,8 @@ from app.store.plans import NewPlan, PlanState, PlanSummary
 from app.workers.solve_pool import SolvePool
 from solvers.cycle.ports import Runner
 from solvers.cycle.record import Lane
-from solvers.domain.workload import ServiceMode
+from solvers.domain.worker import WorkerCommand
+from solvers.domain.workload import Service, ServiceMode, Slo
 from solvers.errors import HeadroomError, LeaseLostError, StateError, SupersededError
 from solvers.planners.base import PlanRequest, Thought
 from tests.integration.planner.test_planning import assigned, lead
@@ -278,6 +280,49 @@ def test_a_rollback_to_devices_that_are_gone_is_refused_with_reasons(
     with pytest.raises(StateError, match=rf"generation 1 no longer fits: unknown device \({device}\)"):
         planning.rollback(1, 600.0, "token:ann")
     assert world.column("SELECT held_until FROM cluster_state") == [None]
+
+
+def told(world: World, workload: str) -> list[ReplicaTarget]:
+    """What nodes are told of a workload's replicas."""
+    found = (decode(NodeTarget, document) for document in world.column("SELECT document FROM node_targets"))
+    replicas = (each for target in found for device in target.devices for each in device.replicas)
+    return [each for each in replicas if each.workload == workload]
+
+
+def another_document(mode: ServiceMode) -> Service:
+    """The service `asked` with another process and limit than stand."""
+    worker = WorkerCommand(command=("serve", "v2"))
+    return replace(service("asked", mode=mode), slo=Slo(latency_ms=203.0), worker=worker)
+
+
+@pytest.mark.parametrize("mode", [ServiceMode.OFF, ServiceMode.SHADOW, ServiceMode.APPROVE])
+def test_a_document_that_may_not_act_reaches_no_process_with_others_promotions(
+    world: World, planning: Planning, mode: ServiceMode
+) -> None:
+    world.build(service("auto"), service("asked"))
+    leader = lead(world)
+    planning.run_lanes(leader)
+    before = told(world, "vision/asked")
+    world.declare(another_document(mode), service("auto", rate_rps=120.0))
+    planning.run_lanes(leader)
+    check_history(world, [1, 2])
+    assert told(world, "vision/asked") == before
+    assert planning.rollback(1, 0.0, "token:ann").generation == 3
+    assert told(world, "vision/asked") == before
+
+
+def test_an_approved_document_reaches_its_process(world: World, planning: Planning) -> None:
+    world.build(service("auto"), service("asked"))
+    leader = lead(world)
+    planning.run_lanes(leader)
+    world.declare(another_document(ServiceMode.APPROVE), service("auto", rate_rps=120.0))
+    planning.run_lanes(leader)
+    planning.run_lanes(lead_anew(world))
+    (waits, *_) = waiting(world)
+    planning.apply(waits.id, "token:ann")
+    stands = told(world, "vision/asked")
+    assert {each.latency_ms_limit for each in stands} == {203.0}
+    assert {each.worker.command for each in stands if each.worker is not None} == {("serve", "v2")}
 
 
 def test_a_diff_tells_what_changes_and_whether_it_may(world: World, planning: Planning, leader: Leader) -> None:

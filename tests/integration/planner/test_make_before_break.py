@@ -94,7 +94,7 @@ class Fleet:
         )
         with self.world.database.transaction() as session:
             plans.put(session, NewPlan(plan=plan, lane=Lane.ACT, state=PlanState.PROPOSED, created_by="test"))
-        promote(self.world.database, CLUSTER, plan, snapshot, Author(name="test"))
+        promote(self.world.database, CLUSTER, plan, snapshot, Author(name="test"), Lane.ACT)
 
     def pass_s(self, seconds: float, *, loaded: bool = True) -> None:
         """Let nodes work, report and take load."""
