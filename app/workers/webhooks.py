@@ -17,6 +17,7 @@ import random
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -143,13 +144,16 @@ def post(url: str, body: bytes, headers: Mapping[str, str], networks: WebhookNet
     """The status of the answer, whose body is not read; redirects are not followed. Raises UntoldError, OSError and
     http.client.HTTPException.
     """
+    end_s = time.monotonic() + ANSWER_S
     parts = urlsplit(url)
     host, is_tls = str(parts.hostname), parts.scheme == "https"
     port = parts.port or (443 if is_tls else 80)
-    opened = socket.create_connection((networks.resolved(host, port), port), timeout=ANSWER_S)
-    # A trickle would keep each single wait short: the whole has one end.
-    late = threading.Event()
-    end = threading.Timer(ANSWER_S, _cut, [opened, late])
+    address, late = networks.resolved(host, port), threading.Event()
+    opened = socket.create_connection((address, port), timeout=_left_s(end_s))
+    # A trickle would keep each single wait short: the whole has one end. TLS takes the socket over, which is none then,
+    # so the connection is cut by another.
+    line = opened.dup()
+    end = threading.Timer(_left_s(end_s), _cut, [line, late])
     end.start()
     connection = http.client.HTTPConnection(host, port, timeout=ANSWER_S)
     try:
@@ -159,18 +163,31 @@ def post(url: str, body: bytes, headers: Mapping[str, str], networks: WebhookNet
         return connection.getresponse().status
     except (OSError, http.client.HTTPException):
         if late.is_set():
-            raise UntoldError(f"no answer within {ANSWER_S:g} s") from None
+            raise _unanswered() from None
         raise
     finally:
         end.cancel()
         connection.close()
         opened.close()
+        line.close()
 
 
-def _cut(opened: socket.socket, late: threading.Event) -> None:
+def _left_s(end_s: float) -> float:
+    """Raises UntoldError where nothing is."""
+    left_s = end_s - time.monotonic()
+    if left_s <= 0:
+        raise _unanswered()
+    return left_s
+
+
+def _unanswered() -> UntoldError:
+    return UntoldError(f"no answer within {ANSWER_S:g} s")
+
+
+def _cut(line: socket.socket, late: threading.Event) -> None:
     late.set()
     try:
-        opened.shutdown(socket.SHUT_RDWR)
+        line.shutdown(socket.SHUT_RDWR)
     except OSError:
         return
 

@@ -6,10 +6,12 @@ import hashlib
 import hmac
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ import pytest
 from sqlalchemy import text
 
 from app import kinds
+from app.authority import Authority
 from app.clock import SystemClock
 from app.services.planning.planning import Leader
 from app.store import events, webhooks
@@ -180,26 +183,58 @@ def test_whoever_answered_last_goes_before_those_that_never_did(world: World) ->
         assert webhooks.due(session) == ("b", "a")
 
 
-def test_a_trickle_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "ANSWER_S", 0.3)
+class Trickle(StrEnum):
+    PLAIN = "plain"
+    OVER_TLS = "over-tls"
+    IN_HANDSHAKE = "in-handshake"
+
+
+@pytest.mark.parametrize("where", Trickle)
+def test_a_trickle_has_an_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, where: Trickle) -> None:
+    """Also within TLS, where each byte is an answer on its own to whoever waits for the next."""
+    authority = Authority(tmp_path / "authority.pem")
+    authority.create()
+    trusted, pair = tmp_path / "trusted.pem", tmp_path / "pair.pem"
+    trusted.write_text(authority.bundle)
+    pair.write_text(authority.server_pair(["127.0.0.1"])[0])
+    monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair)
+    monkeypatch.setattr(workers, "ANSWER_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as server:
         ended = threading.Event()
 
         def trickle() -> None:
             client, _ = server.accept()
-            with client:
+            with context.wrap_socket(client, server_side=True) if where is Trickle.OVER_TLS else client as told:
+                # Of a record that is long enough, or a first line.
+                letters = b"\x16\x03\x03\x3f\xff" if where is Trickle.IN_HANDSHAKE else b""
                 while not ended.wait(0.05):
                     try:
-                        client.sendall(b"H")
+                        told.sendall(letters[:1] or b"H")
                     except OSError:
                         return
+                    letters = letters[1:]
 
         thread = threading.Thread(target=trickle, daemon=True)
+        # What is not bounded hangs: the test's own end ends it, and fails.
+        release = threading.Timer(5.0, ended.set)
+        release.start()
         thread.start()
-        with pytest.raises(workers.UntoldError, match=r"^no answer within 0\.3 s$"):
-            post(f"http://127.0.0.1:{server.getsockname()[1]}/", b"{}", {}, LOCAL)
+        scheme = "http" if where is Trickle.PLAIN else "https"
+        with pytest.raises(workers.UntoldError, match=r"^no answer within 0\.5 s$"):
+            post(f"{scheme}://127.0.0.1:{server.getsockname()[1]}/", b"{}", {}, LOCAL)
+        assert not ended.is_set()
+        release.cancel()
         ended.set()
         thread.join()
+
+
+def test_a_slow_lookup_leaves_no_more_time_than_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setattr(workers, "ANSWER_S", 0.0)
+        with pytest.raises(workers.UntoldError, match=r"^no answer within 0 s$"):
+            post(f"http://127.0.0.1:{server.getsockname()[1]}/", b"{}", {}, LOCAL)
 
 
 def test_what_was_not_settled_comes_again_after_a_restart(world: World, sender: WebhookSender) -> None:
