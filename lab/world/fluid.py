@@ -160,7 +160,7 @@ class Fluid:
                 served = _full(table, state.answer_shift_ms[place], lane, span)
             else:
                 coming = (load.queues[place], rate * span.seconds)
-                served = self._served(coming, table, lane.drop_limit_ms, span.seconds)
+                served = self._served(coming, table, lane, span.seconds)
             load.served[place], load.queues[place] = served, served.queue
             _enter(flows[lane.id], lane, served, len(load.cells), span.sigma)
             if math.isinf(rate):
@@ -169,19 +169,21 @@ class Fluid:
                 _tell(load, place, seat)
 
     def _served(
-        self, coming: tuple[float, float], table: tuple[float, ...], limit_ms: float | None, seconds: float
+        self, coming: tuple[float, float], table: tuple[float, ...], lane: ServiceLane, seconds: float
     ) -> Served:
         """The closed form at the steps next to these amounts, scaled to the amounts themselves."""
         queue, arrived = coming
+        limit_ms = None if lane.book.execution_only else lane.limit_ms
+        drop = lane.drop_limit_ms is not None
         if queue + arrived <= LEAST:
             return _IDLE
         steps = (_step(queue), _step(arrived))
-        key = (table, steps, limit_ms, round(seconds, 6))
+        key = (table, steps, limit_ms, drop, round(seconds, 6))
         found = self._kept.get(key)
         if found is None:
             if len(self._kept) >= KEPT_MAX:
                 self._kept.clear()
-            found = serve(_amount(steps[0]), _amount(steps[1]), seconds, table, limit_ms)
+            found = serve(_amount(steps[0]), _amount(steps[1]), seconds, table, limit_ms, drop=drop)
             self._kept[key] = found
         total = _amount(steps[0]) + _amount(steps[1])
         scale = (queue + arrived) / total if total > 0.0 else 0.0
@@ -199,10 +201,7 @@ def late_part(served: Served, book: ServiceBook, sigma: float) -> float:
         return 0.0
     if book.execution_only:
         return over_part(sigma, served.execution_ms, book.limit_ms)
-    if served.violated > 0.0:
-        return min(1.0, served.violated / served.completed)
-    told = ((served.latency_ms_p50, 0.5), (served.latency_ms_p95, 0.05), (served.latency_ms_p99, 0.01))
-    return next((part for latency_ms, part in told if latency_ms is not None and latency_ms > book.limit_ms), 0.0)
+    return min(1.0, served.violated / served.completed)
 
 
 def _enter(flow: Flow, lane: ServiceLane, served: Served, count: int, sigma: float) -> None:

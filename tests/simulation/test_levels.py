@@ -64,6 +64,16 @@ def test_violations_and_completions_agree(part: float, bursts: bool) -> None:
         assert one_service.latency_ms_p99 == pytest.approx(other_service.latency_ms_p99, rel=0.35)
 
 
+@pytest.mark.parametrize("part", [0.8, 2.5])
+def test_who_drops_nothing_is_late_alike(part: float) -> None:
+    made = world(part, bursts=False)
+    # Shorter than it takes to fill the half minute of queue that the fluid has.
+    made = replace(made, span_s=50.0, traffic=tuple(replace(each, drop=False) for each in made.traffic))
+    single, fluid = run_world(made), run_world(replace(made, level=Level.FLUID))
+    for one, other in zip(parts(single), parts(fluid), strict=True):
+        assert one == pytest.approx(other, abs=0.05)
+
+
 def test_the_loads_reach_from_calm_to_drowned() -> None:
     calm, drowned = (parts(run_world(world(part, bursts=False)))[0][0] for part in (0.5, 2.5))
     assert calm < 0.01

@@ -90,16 +90,25 @@ _NONE = _Points([], [], [])
 
 
 def serve(
-    queue: float, arrived: float, interval_s: float, exec_ms: Sequence[float], latency_ms_limit: float | None
+    queue: float,
+    arrived: float,
+    interval_s: float,
+    exec_ms: Sequence[float],
+    latency_ms_limit: float | None,
+    *,
+    drop: bool = True,
 ) -> Served:
-    """Run the server for `interval_s`; `exec_ms[b - 1]` is the time of a batch of b and must not fall with b."""
+    """Run the server for `interval_s`; `exec_ms[b - 1]` is the time of a batch of b and must not fall with b. Without
+    `drop` what is beyond the limit is answered late, however late.
+    """
     if queue + arrived <= 0.0:
         return Served(completed=0.0, violated=0.0, dropped=0.0, queue=0.0, batch_mean=0.0, busy=0.0, execution_ms=0.0)
     interval_ms = 1000.0 * interval_s
     rate = arrived / interval_ms
     batch_max = len(exec_ms)
-    steady = _settled(rate, exec_ms, latency_ms_limit)
-    filled = _backlog(queue, rate, exec_ms, latency_ms_limit, steady).run(interval_ms)
+    drop_limit_ms = latency_ms_limit if drop else None
+    steady = _settled(rate, exec_ms, drop_limit_ms)
+    filled = _backlog(queue, rate, exec_ms, drop_limit_ms, steady).run(interval_ms)
     fluid_part = filled.lasted_ms / interval_ms
     dropped, end, points, batch, busy = filled.dropped, filled.queue_end, filled.points, float(batch_max), fluid_part
     if steady is not None and fluid_part < 1.0:

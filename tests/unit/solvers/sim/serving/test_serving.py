@@ -238,3 +238,14 @@ def test_more_load_never_means_a_lower_tail_in_a_stable_server(curve: list[float
     tails = [serve(0.0, load * capacity_rps * 10.0, 10.0, curve, None).latency_ms_p99 for load in (0.1, 0.5, 0.9)]
     low, middle, high = (tail or 0.0 for tail in tails)
     assert 0.0 < low <= middle * 1.05 <= high * 1.05 * 1.05
+
+
+def test_what_is_not_dropped_is_late_however_late_it_is() -> None:
+    curve = CURVES["typical"]
+    overloaded = 1.5 * len(curve) / curve[-1] * 1000.0
+    kept = serve(0.0, 20.0 * overloaded, 20.0, curve, 50.0, drop=False)
+    assert kept.dropped == 0.0
+    assert kept.violated == pytest.approx(kept.completed)
+    bare = serve(0.0, 20.0 * overloaded, 20.0, curve, None)
+    assert (bare.completed, bare.queue, bare.violated) == (kept.completed, kept.queue, 0.0)
+    assert serve(0.0, 20.0, 20.0, curve, 50.0, drop=False).violated == 0.0
