@@ -318,9 +318,20 @@ def mark_promoted(
 
 
 def delete_older(session: Session, days: float) -> int:
-    """Delete plans made longer ago with their place in history, but for the standing target's; returns how many."""
+    """Delete plans made longer ago with their place in history, but for those that stand or stood since, the one before
+    what stands, and those that wait: all of them may become the target yet. Returns how many.
+    """
+    before = ago(days * DAY_S)
+    after = target_history.alias("after")
+    newest = select(func.max(cluster_state.c.generation)).scalar_subquery()
+    stood = (
+        select(target_history.c.plan_id)
+        .join(after, after.c.generation == target_history.c.generation + 1)
+        .where(or_(after.c.promoted_at >= before, after.c.generation == newest))
+    )
     standing = select(cluster_state.c.plan_id).where(cluster_state.c.plan_id.is_not(None))
-    doomed = select(plans.c.id).where(plans.c.created_at < ago(days * DAY_S), plans.c.id.not_in(standing))
+    kept = (plans.c.id.in_(standing), plans.c.id.in_(stood), _WAITS & ~_OVER.is_(True))
+    doomed = select(plans.c.id).where(plans.c.created_at < before, ~or_(*kept))
     session.execute(delete(target_history).where(target_history.c.plan_id.in_(doomed)))
     return changed(session, delete(plans).where(plans.c.id.in_(doomed)))
 

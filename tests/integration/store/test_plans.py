@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from app.store import cycles, meters, plans
+from app.store import cycles, meters, plans, targets
 from app.store.cycles import CycleState, NewCycle
 from app.store.engine import Database
 from app.store.pages import PageOrder
@@ -130,14 +130,52 @@ def test_plans_of_one_moment_are_all_listed(database: Database) -> None:
     assert {item.id for item in (*first.items, *second.items)} == ids
 
 
-def test_old_plans_go_but_the_standing_one_stays(database: Database) -> None:
+def _remain(session: Session) -> list[int | None]:
+    """Generations of the plans that are there, the newest first, once those of more than a day have been deleted."""
+    plans.delete_older(session, 1.0)
+    return sorted((item.generation or 0 for item in plans.page(session, PageOrder(limit=9)).items), reverse=True)
+
+
+def test_old_plans_go_but_the_standing_one_and_the_one_before_stay(database: Database) -> None:
+    """However long ago both were made: without a plan there is nothing to go back to."""
     with database.transaction() as session:
-        for parent in range(3):
+        for parent in range(4):
             promote(session, plan(parent))
         assert plans.delete_older(session, 1.0) == 0
-        session.execute(text("UPDATE plans SET created_at = now() - interval '2 days'"))
-        assert plans.delete_older(session, 1.0) == 2
-        assert [item.generation for item in plans.page(session, PageOrder(limit=9)).items] == [3]
+        session.execute(text("UPDATE plans SET created_at = now() - interval '40 days'"))
+        session.execute(text("UPDATE target_history SET promoted_at = now() - interval '40 days'"))
+        assert _remain(session) == [4, 3]
+        assert [line.generation for line in targets.page(session, PageOrder(limit=9)).items] == [4, 3]
+        assert plans.load(session, targets.line(session, 3).plan_id) == plan(2)
+
+
+def test_a_plan_is_kept_by_when_it_stood_and_not_by_when_it_was_made(database: Database) -> None:
+    """The second stood for forty days, until an hour ago; three have taken its place in turn since."""
+    with database.transaction() as session:
+        for parent in range(5):
+            promote(session, plan(parent))
+        session.execute(text("UPDATE plans SET created_at = now() - interval '40 days' WHERE generation <= 2"))
+        session.execute(
+            text("UPDATE target_history SET promoted_at = now() - interval '40 days' WHERE generation <= 2")
+        )
+        assert _remain(session) == [5, 4, 3, 2]
+        assert targets.at(session, 2).plan == digest(plan(1))
+
+
+def test_a_plan_that_still_waits_is_not_deleted(database: Database) -> None:
+    with database.transaction() as session:
+        for seed, waits_s in enumerate((3600.0, -1.0)):
+            new = NewPlan(
+                plan=plan(seed=seed),
+                lane=Lane.APPROVE,
+                state=PlanState.AWAITING_APPROVAL,
+                created_by="planner",
+                waits_s=waits_s,
+            )
+            plans.put(session, new)
+        session.execute(text("UPDATE plans SET created_at = now() - interval '40 days'"))
+        assert plans.delete_older(session, 1.0) == 1
+        assert [item.id for item in plans.waiting(session)] == [digest(plan(seed=0))]
 
 
 def _begin(database: Database, cycle_id: str = "cycle-1", token: int = 1) -> None:
