@@ -102,7 +102,9 @@ class Rolling:
         course, counting = _Course(replace(self.picture, policy=policy)), CountingReporter()
         ports = Ports(
             observer=course,
-            runner=InProcessRunner(planners, contender.planners[0], contender.settings, counting),
+            runner=InProcessRunner(
+                planners, contender.planners[0], contender.settings, counting, policy.planner_settings
+            ),
             actuator=course,
             clock=course,
             journal=LastRecord(),

@@ -11,6 +11,7 @@ import pytest
 from lab.arena import loading
 from lab.benches.rolling.bench import Rolling
 from lab.outcome import RunContender, RunOutcome, TuningSetting, check_outcome
+from solvers.domain.policy import PlannerSetting
 from solvers.errors import EngineError, InputError
 from solvers.planners import registry
 from solvers.planners.base import Planner
@@ -71,6 +72,25 @@ def test_cost_is_of_devices_in_use_for_as_long_as_a_step_lasts() -> None:
     again = ran(replace(bench, rates_rps=(bench.rates_rps[0],) * 2), "greedy")
     assert number(again, "cost_usd") == pytest.approx(2 * number(made, "cost_usd"))
     assert number(again, "cycles_held") == 1
+
+
+def test_planners_are_tuned_as_the_policy_says_where_the_contender_says_nothing() -> None:
+    bench = small()
+    said = PlannerSetting(planner="hetsev", name="share_pct", value=50.0)
+    bench = replace(
+        bench, picture=replace(bench.picture, policy=replace(bench.picture.policy, planner_settings=(said,)))
+    )
+    asked: list[tuple[TuningSetting, ...]] = []
+
+    def heard(name: str, settings: tuple[TuningSetting, ...]) -> Planner:
+        asked.append(settings)
+        return planners(name, settings)
+
+    own = TuningSetting(name="share_pct", value="80.0")
+    for settings in ((), (own,)):
+        contender = RunContender(label="hetsev", planners=("hetsev",), settings=settings)
+        bench.run(contender, 1, heard, lambda part: None)
+    assert asked == [(), (TuningSetting(name="share_pct", value="50.0"),), (own,), (own,)]
 
 
 def test_unknown_planners_end_the_run() -> None:
