@@ -23,6 +23,8 @@ PROTOCOL_VERSION, OVERLAP = 1, "overlap"
 """OVERLAP is a capability of devices whose agent lets replicas retire beside shares that are all given away."""
 READS, HISTORY, AUTHORITY = "Headroom-Reads", "history", "Headroom-Authority"
 """A header of requests for a target, its value where an agent reads epochs; one of answers: the signer by digest."""
+NUMBER_MAX = 1e15
+"""No number of a report is larger, where nothing else is said: sums of many are finite as well."""
 T = TypeVar("T")
 _STEERING = re.compile(
     # The loader and the C library; shells; interpreters and virtual machines; libraries that load others by name.
@@ -194,8 +196,7 @@ def _message(cls: type[T]) -> type[T]:
 @_message
 class DeviceInventory:
     """What an agent found at start. Capabilities map a verb (`set_clock`, `set_power`, `mps`, `mig`) to '' (works) or
-    why it does not.
-    """
+    why it does not."""
 
     uuid: str
     gpu_type: str

@@ -58,7 +58,7 @@ class Talk:
             raise WorkerError(f"{method} {path} {answer.told()} {told}".strip())
         try:
             found: object = json.loads(answer.body) if answer.body.strip() else None
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
         return found
 

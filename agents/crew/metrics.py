@@ -3,7 +3,8 @@ Prometheus text that may be anything, and the difference of two readings.
 
 Nothing is guessed: a line that is none, a value that is not finite or beyond what a counter can be is left out, so that
 what is missing reads None and never 0, and stays None where a sample allows it. Requests are conserved. Totals that
-fell began anew with their server, and count from 0.
+fell began anew with their server, and count from 0. Whatever a server tells, a sample holds numbers that a report may:
+the page is a tenant's, the report the whole node's.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from agents.devices.base import WorkerReading, WorkerSample, WorkerState
+from agents.wire import NUMBER_MAX
 
 PAGE_BYTES_MAX = 4 * 2**20
 SERIES_MAX = 20_000
 LABELS_MAX = 64
 VALUE_MAX = 1e18
 """Counters that cannot be told read as 2**63 minus a little in some exporters."""
+GROWN_MAX = NUMBER_MAX / 16
+"""Nothing grows by more between two readings; what is added up of such parts is no more than a report may hold."""
 _NAME = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]*")
 _LABEL = re.compile(r'\s*([A-Za-z_][A-Za-z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(?:,|(?=\}))')
 _ESCAPE = re.compile(r"\\(.)")
@@ -49,7 +53,7 @@ class Histogram:
         if before is None or before.bounds != self.bounds:
             return self
         grown = tuple(now - then for now, then in zip(self.counts, before.counts, strict=True))
-        return self if any(count < 0.0 for count in grown) else Histogram(self.bounds, grown)
+        return Histogram(self.bounds, grown) if _rises((0.0, *grown)) else self
 
     def percentile(self, level: float) -> float | None:
         """The value below which a part `level` lies, evenly spread within its bucket; None when nothing was counted.
@@ -80,6 +84,10 @@ class Histogram:
         return 0.0
 
 
+def _rises(counts: Iterable[float]) -> bool:
+    return all(low <= high for low, high in itertools.pairwise(counts))
+
+
 @dataclass(frozen=True, slots=True)
 class SeriesPage:
     series: Mapping[str, tuple[Series, ...]] = field(default_factory=dict)
@@ -100,10 +108,10 @@ class SeriesPage:
             counts: dict[float, float] = {}
             for each in self.series.get(f"{name}_bucket", ()):
                 bound = _number(each.labels.get("le", ""))
-                if bound is not None and not math.isnan(bound):
+                if bound is not None and (bound * scale <= NUMBER_MAX or bound == math.inf):
                     counts[bound] = counts.get(bound, 0.0) + each.value
             bounds = tuple(sorted(counts))
-            rising = all(counts[low] <= counts[high] for low, high in itertools.pairwise(bounds))
+            rising = _rises((0.0, *(counts[bound] for bound in bounds)))
             if bounds and rising and bounds[-1] == math.inf and bounds[0] >= 0.0:
                 return Histogram(tuple(bound * scale for bound in bounds), tuple(counts[bound] for bound in bounds))
         return None
@@ -238,7 +246,7 @@ class Tally:
         forgotten. Of a worker that is gone or failed nothing waits any more: it was dropped.
         """
         then, now = self.told or Totals(), self.newest or self.told or Totals()
-        waits = self.queue_told if now is self.told or now.queue is None else max(0.0, now.queue)
+        waits = self.queue_told if now is self.told or now.queue is None else grown(None, now.queue) or 0.0
         lost = waits if gone or reading.state is WorkerState.FAILED else 0.0
         completed = grown(then.completed, now.completed) or 0.0
         dropped = (grown(then.failed, now.failed) or 0.0) + lost
@@ -276,7 +284,12 @@ class Tally:
 def grown(before: float | None, now: float | None) -> float | None:
     if now is None:
         return None
-    return max(0.0, now - before) if before is not None and now >= before else max(0.0, now)
+    return min(GROWN_MAX, max(0.0, now - before if before is not None and now >= before else now))
+
+
+def _told(number: float | None) -> float | None:
+    """None: nobody can mean it."""
+    return number if number is not None and 0.0 <= number <= GROWN_MAX else None
 
 
 def _percentiles(
@@ -285,7 +298,7 @@ def _percentiles(
     if latency is not None:
         return latency.percentile(0.50), latency.percentile(0.95), latency.percentile(0.99)
     if now.percentiles_ms is not None and completed > 0.0:
-        return now.percentiles_ms
+        return _told(now.percentiles_ms[0]), _told(now.percentiles_ms[1]), _told(now.percentiles_ms[2])
     return None, None, None
 
 
@@ -304,12 +317,12 @@ def _violated(
 def _batch_mean(then: Totals, now: Totals, executions: float) -> float:
     batched = grown(then.batched, now.batched)
     if batched is not None and executions > 0.0:
-        return batched / executions
-    return now.batch_now or 0.0
+        return _told(batched / executions) or 0.0
+    return _told(now.batch_now) or 0.0
 
 
 def _execution_ms(then: Totals, now: Totals) -> float | None:
     spent_s, weight = grown(then.execution_s, now.execution_s), grown(then.execution_weight, now.execution_weight)
     if spent_s is not None and weight:
-        return 1000.0 * spent_s / weight
+        return _told(1000.0 * spent_s / weight)
     return None

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from agents.devices.base import MEASURED, Devices, DeviceSample, WorkerSample
 from agents.loop.unsent import ReportFile, UnsentReport
-from agents.wire import DeviceReport, ReplicaReport, Report, mirrored
+from agents.wire import NUMBER_MAX, DeviceReport, ReplicaReport, Report, mirrored
 
 REPORTS_KEPT_MAX = 720
 """An hour of reports at 5 s; older ones are given up."""
@@ -171,7 +171,7 @@ def _worker_joined(before: WorkerSample, after: WorkerSample) -> WorkerSample:
         execution_ms_mean=_mean(
             before.execution_ms_mean, after.execution_ms_mean, weights=(before.executions, after.executions)
         ),
-        **{name: getattr(before, name) + getattr(after, name) for name in _ADDED_UP},
+        **{name: min(NUMBER_MAX, getattr(before, name) + getattr(after, name)) for name in _ADDED_UP},
     )
 
 

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import CoreSchema, SchemaValidator, to_json
 
-from agents.wire import EdgeReport, Join, LogPiece, NodeReceipt, Report
+from agents.wire import NUMBER_MAX, EdgeReport, Join, LogPiece, NodeReceipt, Report
 from app.api.body import LONG_BYTES, ending_soon, fields_error, sparse
 from app.errors import MalformedError
 
@@ -80,8 +80,7 @@ _TEXTS: Mapping[str, Mapping[str, Any]] = {
 
 def _bounds(name: str, kind: str) -> Mapping[str, Any]:
     if kind == "float":
-        # A finite ceiling keeps sums of many rows finite as well.
-        return _NUMBERS.get(name, {"ge": 0, "le": 1e15})
+        return _NUMBERS.get(name, {"ge": 0, "le": NUMBER_MAX})
     if kind == "int":
         return _INTEGERS.get(name, {"ge": 0, "le": INT4_MAX})
     return _TEXTS.get(name, {"max_length": 512, "pattern": _TEXT})

@@ -213,6 +213,10 @@ def test_a_plain_worker_is_told_batch_and_limit_and_may_answer_what_it_took() ->
         told("http", lambda question: WebAnswer(status=0, problem="refused"))
 
 
+def test_an_answer_nested_without_end_says_nothing() -> None:
+    told("http", lambda question: WebAnswer(status=200, body=b"[" * 100_000))
+
+
 def test_triton_loads_the_model_anew_with_the_rest_of_its_configuration() -> None:
     config = {"name": "bert", "max_batch_size": 4, "dynamic_batching": {"preferred_batch_size": [4, 16], "x": 1}}
     listener = Listener(

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agents.crew.adapters import ADAPTERS, ServerAdapter
 from agents.crew.metrics import (
     LABELS_MAX,
     PAGE_BYTES_MAX,
@@ -20,7 +21,11 @@ from agents.crew.metrics import (
     grown,
     read_page,
 )
-from agents.devices.base import WorkerReading, WorkerSample, WorkerState
+from agents.devices.base import DeviceSample, WorkerReading, WorkerSample, WorkerState
+from agents.loop.collect import Collector, Sampler
+from agents.loop.unsent import UnsentReport
+from app.api.messages import decode_reports
+from tests.unit.agents.builders import NODE, FakeClock
 from tests.unit.agents.crew.doubles import spec, target
 
 INF = math.inf
@@ -276,3 +281,92 @@ def test_requests_are_conserved_whatever_servers_tell(rows: list[tuple[float | N
         assert queue + sample.arrived == pytest.approx(left, abs=1e-6)
         queue = sample.queue_length
     assert not ends or queue == 0.0
+
+
+SERIES = {
+    "http": (
+        "headroom_requests_total",
+        "headroom_requests_failed_total",
+        "headroom_requests_violated_total",
+        "headroom_requests_pending",
+        "headroom_batches_total",
+        "headroom_batch_execution_seconds_total",
+        "headroom_iterations_total",
+        'headroom_request_latency_seconds_bucket{le="0"}',
+        'headroom_request_latency_seconds_bucket{le="0.1"}',
+        'headroom_request_latency_seconds_bucket{le="1e300"}',
+        'headroom_request_latency_seconds_bucket{le="1e307"}',
+        'headroom_request_latency_seconds_bucket{le="+Inf"}',
+    ),
+    "triton": (
+        "nv_inference_request_success",
+        "nv_inference_exec_count",
+        "nv_inference_count",
+        "nv_inference_compute_infer_duration_us",
+        'nv_inference_request_summary_us{quantile="0.5"}',
+        'nv_inference_request_summary_us{quantile="0.99"}',
+    ),
+    "vllm": (
+        "vllm:request_success_total",
+        "vllm:num_requests_running",
+        "vllm:num_requests_waiting",
+        "vllm:inter_token_latency_seconds_sum",
+        "vllm:inter_token_latency_seconds_count",
+    ),
+}
+ODD = ("0", "-3", "7", "40", "1e-320", "1e14", "1e17", "-1e18", "NaN", "+Inf", "1e400", "9223372036854775794")
+
+
+class Scraped:
+    """The devices of a node: one has this worker."""
+
+    def __init__(self, worker: WorkerReading) -> None:
+        self.worker, self.tally = worker, Tally(told_s=0.0)
+
+    def collect(self) -> tuple[DeviceSample, ...]:
+        sample = self.tally.cut(self.worker, 1.0, gone=False)
+        return (
+            DeviceSample(
+                uuid="u",
+                power_w=1.0,
+                energy_j=1.0,
+                utilisation_pct=1.0,
+                memory_mib_used=1.0,
+                clock_mhz_sm=1,
+                temperature_c=None,
+                throttle="",
+                healthy=True,
+                workers=(sample,),
+            ),
+        )
+
+
+@given(
+    st.sampled_from([ADAPTERS[name] for name in SERIES]),
+    st.lists(st.lists(st.sampled_from(ODD), min_size=12, max_size=12), min_size=1, max_size=4),
+    st.booleans(),
+)
+def test_whatever_a_worker_tells_its_nodes_report_is_taken(
+    adapter: ServerAdapter, told: list[list[str]], serves: bool
+) -> None:
+    """The numbers are its tenant's; the report is the whole node's."""
+    worker = reading()
+    host = Scraped(worker if serves else replace(worker, spec=replace(worker.spec, kind="job")))
+    clock = FakeClock()
+    samples = Sampler(host, clock, ("reports", "governor"))  # type: ignore[arg-type]
+    reports = Collector(NODE, "boot", lambda: samples.take("reports"), (clock, clock))
+    for numbers in told:
+        page = "\n".join(f"{name} {number}" for name, number in zip(SERIES[adapter.name], numbers, strict=False))
+        host.tally.read(adapter.totals(read_page(page.encode(), adapter.names)), 0.0)
+        samples.take("governor")
+    assert len(decode_reports(UnsentReport.of(reports.cut(0)).text)) == 1
+
+
+def test_many_looks_at_a_counter_that_jumps_are_one_number_that_a_report_holds() -> None:
+    host, clock = Scraped(reading()), FakeClock()
+    samples = Sampler(host, clock, ("reports", "governor"))  # type: ignore[arg-type]
+    reports = Collector(NODE, "boot", lambda: samples.take("reports"), (clock, clock))
+    for look in range(200):
+        host.tally.read(Totals(completed=1e17 * (look % 2)), 0.0)
+        samples.take("governor")
+    assert len(decode_reports(UnsentReport.of(reports.cut(0)).text)) == 1
