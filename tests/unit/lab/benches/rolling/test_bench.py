@@ -86,11 +86,11 @@ def test_planners_are_tuned_as_the_policy_says_where_the_contender_says_nothing(
         asked.append(settings)
         return planners(name, settings)
 
-    own = TuningSetting(name="share_pct", value="80.0")
+    own = TuningSetting(name="share_pct", value="80")
     for settings in ((), (own,)):
         contender = RunContender(label="hetsev", planners=("hetsev",), settings=settings)
         bench.run(contender, 1, heard, lambda part: None)
-    assert asked == [(), (TuningSetting(name="share_pct", value="50.0"),), (own,), (own,)]
+    assert asked == [(), (TuningSetting(name="share_pct", value="50"),), (own,), (own,)]
 
 
 def test_unknown_planners_end_the_run() -> None:
