@@ -98,7 +98,7 @@ class Services:
         self.sign_ins = SignIns(database)
         order = oidc_order(context.settings)
         self.oidc = None if order is None else OidcSignIns(database, order, context.clock.now_s)
-        observer = StoreObserver(database, context.clock, cluster, Completion(context.beliefs))
+        observer = StoreObserver(database, cluster, Completion(context.beliefs))
         self.plans = Plans(database, cluster, observer)
         self.simulations = Simulations(observer, context.propose)
         self.costs = CostReports(reads)

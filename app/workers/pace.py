@@ -83,10 +83,11 @@ def _retry_at_s(record: CycleRecord, now_s: float) -> float | None:
     reasons = set(record.decision.reasons) if record.decision is not None else {HoldReason.NO_PLAN}
     if not reasons or not reasons <= _PASSING:
         return None
-    cooled_s = record.snapshot.target.promoted_at_s + record.snapshot.policy.cooldown_s
     if reasons == {HoldReason.COOLDOWN}:
-        # Never sooner than a moment from now: the clocks of database and planner may differ a little.
-        return max(cooled_s, now_s) + 0.1
+        # The picture's times are of the database's clock; the cycle began by ours, a moment before it was taken.
+        picture = record.snapshot
+        left_s = picture.target.promoted_at_s + picture.policy.cooldown_s - picture.taken_at_s
+        return max(record.started_at_s + left_s, now_s) + 0.1
     return now_s + RETRY_S
 
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from app.clock import SystemClock
 from app.services.planning.rollout import Author, promote
 from app.services.planning.snapshots import StoreObserver
 from app.store import plans
@@ -130,7 +129,7 @@ class Node:
 
     def _promote(self, shares_pct_sm: Sequence[int]) -> int:
         """Make a plan with a replica of each share, on a device each, the target; its generation."""
-        snapshot = StoreObserver(self.plane.database, SystemClock(), self.plane.cluster).observe()
+        snapshot = StoreObserver(self.plane.database, self.plane.cluster).observe()
         devices = sorted(device.id for device in snapshot.devices)
         plan = Plan(
             snapshot=digest(snapshot),

@@ -271,7 +271,7 @@ class Planning:
     def __init__(self, parts: PlanningParts) -> None:
         self._parts = parts
         completion = Completion(parts.beliefs) if parts.beliefs is not None else None
-        self._observer = StoreObserver(parts.database, parts.clock, parts.cluster, completion)
+        self._observer = StoreObserver(parts.database, parts.cluster, completion)
         self._unended: set[CycleId] = set()
         self._decisions = Decisions(parts.database, parts.cluster, self._observer)
         self._mark: object = None

@@ -20,8 +20,8 @@ from app.services.beliefs.completion import Completion, with_token_profiles
 from app.services.profiles.runs import held_by_runs
 from app.store import documents, nodes, profiles, targets, telemetry
 from app.store.engine import Database
+from app.store.sql import database_now
 from app.store.telemetry import DemandRow, DeviceRow, ReplicaRow
-from solvers.cycle.ports import Clock
 from solvers.domain.codec import from_plain
 from solvers.domain.device import Device, GpuType, Node, PowerCap
 from solvers.domain.ids import ClusterName, DeviceId, NodeId, PolicyName, ReplicaId, WorkloadId
@@ -50,9 +50,8 @@ W = TypeVar("W", Service, TrainingJob, OfflineTask)
 class StoreObserver:
     """Takes the picture from the database; implements the cycle's Observer port."""
 
-    def __init__(self, database: Database, clock: Clock, cluster: str, completion: Completion | None = None) -> None:
+    def __init__(self, database: Database, cluster: str, completion: Completion | None = None) -> None:
         self._database = database
-        self._clock = clock
         self._cluster = ClusterName(cluster)
         self._completion = completion
 
@@ -67,7 +66,7 @@ class StoreObserver:
         when the database cannot be read.
         """
         with self._database.reading(patient=True) as session:
-            return read_snapshot(session, self._cluster, self._clock.now_s())
+            return read_snapshot(session, self._cluster)
 
     def completed(self, snapshot: Snapshot) -> Snapshot:
         """The same with what is believed where nobody measured. Raises TransientError while that is being learned."""
@@ -75,8 +74,10 @@ class StoreObserver:
         return told if self._completion is None else self._completion.complete(told)
 
 
-def read_snapshot(session: Session, cluster: ClusterName, taken_at_s: float) -> Snapshot:
-    """The picture as a session sees it; the session must be REPEATABLE READ for it to be consistent."""
+def read_snapshot(session: Session, cluster: ClusterName) -> Snapshot:
+    """The picture as a session sees it, taken at the database's time, which all its rows bear. The session must be
+    REPEATABLE READ for it to be consistent.
+    """
     policy, bound = read_policy(session), read_bound_policies(session)
     silent_s = max(item.device_silent_after_s for item in (policy, *bound))
     devices = held_by_runs(session, documents.values(session, kinds.DEVICE, Device))
@@ -89,7 +90,7 @@ def read_snapshot(session: Session, cluster: ClusterName, taken_at_s: float) -> 
     wished = nodes.wishes(session, target.generation)
     return Snapshot(
         cluster=cluster,
-        taken_at_s=taken_at_s,
+        taken_at_s=database_now(session).timestamp(),
         policy=policy,
         projects=documents.values(session, kinds.PROJECT, Project),
         gpu_types=documents.values(session, kinds.GPU_TYPE, GpuType),

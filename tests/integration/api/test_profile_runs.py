@@ -45,7 +45,7 @@ def order(world: World, status: int = 201, **more: Any) -> dict[str, Any]:
 
 def tainted(world: World) -> set[str]:
     with world.database.reading() as session:
-        snapshot = read_snapshot(session, ClusterName(CLUSTER), 0.0)
+        snapshot = read_snapshot(session, ClusterName(CLUSTER))
     return {device.id for device in snapshot.devices if PROFILING in device.taints}
 
 
@@ -96,7 +96,7 @@ def test_live_traffic_is_taken_only_when_draining_is_asked_for(served: World) ->
     live = served.call("POST", "/v1/plans", plain={}).json()["id"]
     assert served.call("POST", f"/v1/plans/{live}/apply", plain={}).status_code == 200
     with served.database.reading() as session:
-        placed = {item.device for item in read_snapshot(session, ClusterName(CLUSTER), 0.0).target.assignments}
+        placed = {item.device for item in read_snapshot(session, ClusterName(CLUSTER)).target.assignments}
     assert placed, "the plan places nothing, so that this shows nothing"
     on_node = sorted(placed & {DEVICE, "GPU-a-1"})
     assert on_node

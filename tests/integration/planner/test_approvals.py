@@ -10,7 +10,6 @@ import pytest
 
 from agents.wire import NodeTarget, ReplicaTarget, decode
 from app import kinds
-from app.clock import SystemClock
 from app.errors import PreconditionError
 from app.services.declared.tokens import Deed
 from app.services.planning.deciding import Remark
@@ -55,7 +54,7 @@ def waiting(world: World) -> tuple[PlanSummary, ...]:
 
 
 def reviewer(world: World) -> Plans:
-    return Plans(world.database, CLUSTER, StoreObserver(world.database, SystemClock(), CLUSTER))
+    return Plans(world.database, CLUSTER, StoreObserver(world.database, CLUSTER))
 
 
 @pytest.fixture

@@ -73,7 +73,7 @@ def planned(world: World, record: CycleRecord) -> Plan:
 
 def picture(world: World) -> Snapshot:
     completion = Completion(Beliefs(world.database))
-    return StoreObserver(world.database, SystemClock(), CLUSTER, completion).observe()
+    return StoreObserver(world.database, CLUSTER, completion).observe()
 
 
 def facts_of(item: Assignment) -> dict[str, float | str]:
@@ -210,6 +210,6 @@ class Broken(Beliefs):
 
 def test_a_belief_that_fails_does_not_stop_planning(bare: World) -> None:
     completion = Completion(Broken(bare.database))
-    found = StoreObserver(bare.database, SystemClock(), CLUSTER, completion).observe()
+    found = StoreObserver(bare.database, CLUSTER, completion).observe()
     assert found.profiles == ()
     assert len(found.devices) == 3

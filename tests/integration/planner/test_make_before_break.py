@@ -14,7 +14,6 @@ from agents.devices.fake.host import FakeDevices, FakeOrder
 from agents.loop.apply import Applier
 from agents.loop.collect import Collector
 from agents.wire import OVERLAP, NodeTarget, decode
-from app.clock import SystemClock
 from app.services.planning.rollout import Author, promote
 from app.services.planning.snapshots import StoreObserver
 from app.services.seen.routes import RouteTable
@@ -80,7 +79,7 @@ class Fleet:
         return self.fakes[name].inventory()[index].uuid
 
     def promote(self, *assignments: Assignment) -> None:
-        snapshot = StoreObserver(self.world.database, SystemClock(), CLUSTER).observe()
+        snapshot = StoreObserver(self.world.database, CLUSTER).observe()
         plan = Plan(
             snapshot=digest(snapshot),
             parent=snapshot.target.generation,

@@ -11,8 +11,8 @@ from sqlalchemy.orm import Session
 
 from agents.wire import NodeReceipt, RepartitionReport
 from app import kinds
-from app.clock import SystemClock
 from app.services.planning import snapshots
+from app.services.planning.planning import Planning
 from app.services.planning.snapshots import StoreObserver, read_snapshot
 from app.store import documents, nodes
 from app.store.engine import Database
@@ -21,6 +21,7 @@ from solvers.domain.ids import ClusterName, ReplicaId
 from solvers.domain.policy import Policy
 from solvers.domain.snapshot import ReplicaState, Snapshot
 from solvers.domain.telemetry import BrokenLimit, DemandOrigin, RepartitionWish
+from tests.integration.planner.test_planning import lead
 from tests.integration.planner.world import BOOT, CLUSTER, World, replica_report
 from tests.unit.app.services.whatif.small_fleet import POLICY, job, profile, service, snapshot, task
 
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.integration
 
 
 def observed(world: World) -> Snapshot:
-    return StoreObserver(world.database, SystemClock(), CLUSTER).observe()
+    return StoreObserver(world.database, CLUSTER).observe()
 
 
 def test_a_picture_may_be_slow_to_take_in(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,8 +71,8 @@ def test_documents_come_out_as_they_were_declared(world: World) -> None:
 def test_equal_rows_have_equal_digests(world: World) -> None:
     world.build()
     with world.database.reading() as session:
-        first = read_snapshot(session, ClusterName(CLUSTER), 5.0)
-        second = read_snapshot(session, ClusterName(CLUSTER), 5.0)
+        first = read_snapshot(session, ClusterName(CLUSTER))
+        second = read_snapshot(session, ClusterName(CLUSTER))
     assert digest(first) == digest(second)
 
 
@@ -80,9 +81,25 @@ def test_a_snapshot_sees_one_moment(world: World, database: Database) -> None:
     with database.reading() as session:
         before = documents.all_specs(session, kinds.SERVICE)
         world.declare(service("late"))
-        inside = read_snapshot(session, ClusterName(CLUSTER), 0.0)
+        inside = read_snapshot(session, ClusterName(CLUSTER))
     assert len(inside.services) == len(before) == 2
     assert len(observed(world).services) == 3
+
+
+def test_a_planner_whose_clock_is_ahead_keeps_the_cooldown(
+    world: World, planning: Planning, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows bear the database's time, so what is reckoned from them is told from that."""
+    world.policy = replace(POLICY, cooldown_s=300.0)
+    world.build(service("labels", rate_rps=150.0))
+    leader = lead(world)
+    planning.run_lanes(leader)
+    monkeypatch.setattr("time.time", lambda: 4e9)
+    # It would only save, so it waits for the cooldown.
+    world.declare(service("labels", rate_rps=5.0))
+    (record,) = planning.run_lanes(leader)
+    assert 0.0 <= record.snapshot.taken_at_s - record.snapshot.target.promoted_at_s < 300.0
+    assert record.generation is None
 
 
 def test_demand_is_observed_where_an_edge_counts_it_and_declared_elsewhere(world: World) -> None:

@@ -9,7 +9,6 @@ import pytest
 from sqlalchemy import text
 
 from agents.wire import ReplicaReport
-from app.clock import SystemClock
 from app.services.declared.tasks import Tasks, TaskStatusLine
 from app.services.declared.tokens import Deed
 from app.services.planning.planning import Leader, Planning
@@ -99,7 +98,7 @@ def test_tasks_are_grouped_told_of_done_and_learned_from(world: World, planning:
     assert {item.queue_position for item in waiting} == {1, 2}
     assert all("waits in line" in " ".join(item.why) for item in waiting)
     (chosen,) = (
-        Plans(world.database, CLUSTER, StoreObserver(world.database, SystemClock(), CLUSTER))
+        Plans(world.database, CLUSTER, StoreObserver(world.database, CLUSTER))
         .explain(_standing(world), None, "vision/urgent")
         .assignments
     )
