@@ -9,6 +9,7 @@ behind is never taken for an original, because the file is there; a reboot reset
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -84,10 +85,19 @@ class SettingsJournal:
         if "persistence" not in found.taken:
             self._keep(uuid, replace(found, taken=found.taken | {"persistence"}, persistence=persistence))
 
-    def put_back(self, uuid: str, found: Originals | None) -> None:
-        """What was known before a write that did not happen."""
-        if self._devices.get(uuid) != found:
-            self._keep(uuid, found or Originals())
+    def put_back(self, uuid: str, found: Originals | None, *, in_doubt: bool = False) -> None:
+        """What was known before a write that did not happen; `in_doubt`: it may have, so that originals stay. A disk
+        that cannot be told keeps more than is known here, which the next agent proves or restores.
+        """
+        before, held = found or Originals(), self._devices.get(uuid)
+        if in_doubt and held is not None:
+            asked = (before.clock_mhz_asked, before.power_limit_w_asked)
+            before = replace(held, clock_mhz_asked=asked[0], power_limit_w_asked=asked[1])
+        if before == (held or Originals()):
+            return
+        self._devices = self._with(uuid, before)
+        with contextlib.suppress(StateFileError):
+            self._write(self._devices)
 
     def settle(self, uuid: str, setting: str) -> None:
         found = self._devices.get(uuid)
@@ -99,11 +109,13 @@ class SettingsJournal:
 
     def _keep(self, uuid: str, found: Originals) -> None:
         """Nothing is believed to be kept that is not on disk. Raises StateFileError."""
-        changed = {**self._devices, uuid: found}
-        if not found.taken:
-            del changed[uuid]
+        changed = self._with(uuid, found)
         self._write(changed)
         self._devices = changed
+
+    def _with(self, uuid: str, found: Originals) -> dict[str, Originals]:
+        changed = {**self._devices, uuid: found}
+        return changed if found.taken else {name: each for name, each in changed.items() if name != uuid}
 
     def _write(self, changed: dict[str, Originals]) -> None:
         devices = {uuid: {**asdict(found), "taken": sorted(found.taken)} for uuid, found in sorted(changed.items())}
@@ -195,7 +207,8 @@ class BoardControl:
         self._observing = parts.observing
         self._locked_s: dict[str, float] = {}
         self._unproved = set(parts.journal.uuids)
-        """Devices an earlier agent wrote to: it may have been killed between writing that down and doing it."""
+        """Devices an earlier agent wrote to, for it may have been killed between writing that down and doing it, and
+        those whose driver said that a lock failed, for it may hold all the same."""
         self._limits: dict[str, str] = {}
         self._read: dict[str, tuple[float, DeviceSettings]] = {}
 
@@ -232,11 +245,16 @@ class BoardControl:
 
     def set_clock(self, uuid: str, clock_mhz_sm: int | None) -> None:
         self._stay_awake(uuid)
-        self._write(
-            uuid,
-            lambda: self._journal.take_clock(uuid, clock_mhz_sm),
-            lambda: self._setters.lock_clock(uuid, clock_mhz_sm),
-        )
+        try:
+            self._write(
+                uuid,
+                lambda: self._journal.take_clock(uuid, clock_mhz_sm),
+                lambda: self._setters.lock_clock(uuid, clock_mhz_sm),
+            )
+        except DeviceError as error:
+            if error.retryable:
+                self._unproved.add(uuid)
+            raise
         self._locked_s[uuid] = self._now_s()
         if clock_mhz_sm is None:
             self._settle(uuid, "clock")
@@ -296,7 +314,7 @@ class BoardControl:
         return failed
 
     def _write(self, uuid: str, keep: Callable[[], None], write: Callable[[], None]) -> None:
-        """Write to a device once its original is kept; when the write fails, nothing is kept of it."""
+        """Write to a device once its original is kept; when it refuses the write, nothing is kept of it."""
         before = self._journal.of(uuid)
         self._read.pop(uuid, None)
         try:
@@ -306,10 +324,7 @@ class BoardControl:
         try:
             write()
         except DeviceError as error:
-            try:
-                self._journal.put_back(uuid, before)
-            except StateFileError as unkept:
-                raise DriverError(f"{error}; {unkept}") from error
+            self._journal.put_back(uuid, before, in_doubt=error.retryable)
             raise
 
     def _settle(self, uuid: str, setting: str) -> None:
@@ -333,17 +348,19 @@ class BoardControl:
                 return
 
     def _prove(self, uuid: str) -> None:
-        """Ask once more for the lock, or its end, that an earlier agent wrote down: only then it is known to be so."""
+        """Ask once more for the lock, or its end, that was written down: only then it is known to be so."""
         originals = self._journal.of(uuid)
         if originals is not None and "clock" in originals.taken:
             try:
                 self._setters.lock_clock(uuid, originals.clock_mhz_asked)
-            except (NoPermissionError, NotSupportedError):
+            except DeviceError:
                 # Not now, perhaps later: the helper may be away.
                 return
             self._locked_s[uuid] = self._now_s()
             if originals.clock_mhz_asked is None:
-                self._settle(uuid, "clock")
+                # A full disk only has the next agent ask once more.
+                with contextlib.suppress(DriverError):
+                    self._settle(uuid, "clock")
         self._unproved.discard(uuid)
 
     def _confirmed(self, uuid: str, told: int | None, asked: int) -> int | None:

@@ -25,7 +25,7 @@ from agents.errors import (
     WorkerError,
 )
 from tests.unit.agents.builders import FakeClock, worker_spec
-from tests.unit.agents.devices.nvidia.doubles import COMMAND, SM_COUNT, World, described, uuid_of
+from tests.unit.agents.devices.nvidia.doubles import COMMAND, SM_COUNT, CardSetters, World, described, uuid_of
 
 UUID, OTHER = uuid_of(0), uuid_of(1)
 
@@ -55,6 +55,17 @@ def states(devices: NvidiaDevices) -> dict[str, tuple[WorkerState, int]]:
 
 def sample(devices: NvidiaDevices) -> DeviceSample:
     return next(each for each in devices.collect() if each.uuid == UUID)
+
+
+def late(monkeypatch: pytest.MonkeyPatch, setting: str) -> None:
+    """The driver does what it is asked, and says that it did not."""
+    write = getattr(CardSetters, setting)
+
+    def answer(setters: CardSetters, uuid: str, value: object) -> None:
+        write(setters, uuid, value)
+        raise DeviceTimeoutError("no answer")
+
+    monkeypatch.setattr(CardSetters, setting, answer)
 
 
 class TestModes:
@@ -375,6 +386,57 @@ class TestSettings:
         world.fault = lambda verb, uuid: DeviceTimeoutError("no answer") if verb == "set_clock" else None
         with pytest.raises(DeviceTimeoutError):
             devices.set_clock(UUID, 900)
+        assert devices.settings(UUID).clock_mhz_sm is None
+
+    def test_a_lock_whose_driver_said_that_it_failed_is_given_back(
+        self, world: World, devices: NvidiaDevices, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with monkeypatch.context() as failing:
+            late(failing, "lock_clock")
+            with pytest.raises(DeviceTimeoutError):
+                devices.set_clock(UUID, 900)
+        assert world.cards[UUID].clock_lock == 900
+        world.devices().restore()
+        assert world.cards[UUID].clock_lock is None
+
+    def test_nobody_is_told_that_there_is_no_lock_before_it_was_given_back(
+        self, world: World, devices: NvidiaDevices, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        devices.set_clock(OTHER, 1200)
+        with monkeypatch.context() as failing:
+            late(failing, "lock_clock")
+            for uuid in (UUID, OTHER):
+                with pytest.raises(DeviceTimeoutError):
+                    devices.set_clock(uuid, 900)
+        assert [devices.settings(uuid).clock_mhz_sm for uuid in (UUID, OTHER)] == [None, 1200]
+        assert [world.cards[uuid].clock_lock for uuid in (UUID, OTHER)] == [None, 1200]
+
+    @pytest.mark.parametrize("setting", ["limit_power", "set_persistence", "set_compute_mode"])
+    def test_what_may_have_been_written_is_restored(
+        self, world: World, setting: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        devices = world.devices()
+        with monkeypatch.context() as failing:
+            late(failing, setting)
+            for_all = setting == "set_compute_mode"
+            with pytest.raises(DeviceTimeoutError):
+                devices.set_mode(UUID, Mode.MPS) if for_all else devices.set_power_limit(UUID, 200.0)
+        devices.restore()
+        card = world.cards[UUID]
+        assert (card.power_limit_w, card.persistence, card.compute_mode) == (None, False, ComputeMode.DEFAULT)
+
+    def test_a_refused_lock_is_none_also_where_the_disk_is_full_by_then(
+        self, world: World, devices: NvidiaDevices, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(setters: CardSetters, uuid: str, clock_mhz_sm: int | None) -> None:
+            world.state.full = True
+            raise NoPermissionError("not root")
+
+        with monkeypatch.context() as failing:
+            failing.setattr(CardSetters, "lock_clock", refuse)
+            with pytest.raises(NoPermissionError):
+                devices.set_clock(UUID, 900)
+        world.cards[UUID].throttled = True
         assert devices.settings(UUID).clock_mhz_sm is None
 
     def test_a_stricter_limit_of_another_source_is_told(
