@@ -66,8 +66,9 @@ def use_link(session: Session, secret: str) -> str | None:
     return session.execute(named("use_sign_in_link"), told).scalar_one_or_none()
 
 
-def keep_attempt(session: Session, secret: str, attempt: OidcAttempt, ttl_s: float) -> None:
-    told = {"secret_hash": secret_hash(secret), "ttl_s": ttl_s, **asdict(attempt)}
+def keep_attempt(session: Session, secret: str, attempt: OidcAttempt, ttl_s: float, most: int) -> None:
+    """Keep it beside the newest of the others, `most` in all."""
+    told = {"secret_hash": secret_hash(secret), "ttl_s": ttl_s, "most": most, **asdict(attempt)}
     session.execute(named("keep_oidc_attempt"), told)
 
 

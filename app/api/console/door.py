@@ -25,11 +25,11 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import URL
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.api.auth import CLUSTER_READ, CLUSTER_WRITE, COST_READ, SHARED_READ, Rule, identify
+from app.api.auth import CLUSTER_READ, CLUSTER_WRITE, COST_READ, PLACE, SHARED_READ, Place, Rule, identify
 from app.api.console.words import environment
 from app.api.deps import Services, services_of
 from app.api.problems import request_id_of
-from app.errors import ForbiddenError, UnauthenticatedError, status_of
+from app.errors import ForbiddenError, RateLimitedError, UnauthenticatedError, status_of
 from app.services.declared.oidc import ATTEMPT_S, OidcSignIns
 from app.services.declared.sign_ins import SIGN_IN_S, SignedIn, require_person
 from app.services.declared.tokens import Actor
@@ -286,10 +286,25 @@ async def use_link(request: Request, code: Annotated[str, Form(max_length=512)])
     return _let_in(request, signed_in, "/")
 
 
-@router.get("/session/oidc")
+WITHOUT_TOKEN = "without a token"
+
+
+async def _in_turn(request: Request) -> None:
+    """All who come from nowhere have one token's part of what is worked on: the provider answers as it likes."""
+    place: Place | None = request.scope.get("state", {}).get(PLACE)
+    try:
+        if place is not None:
+            await place.take(WITHOUT_TOKEN)
+    except RateLimitedError as error:
+        raise RateLimitedError("many are signing in at the moment; try again", error.retry_after_s) from None
+
+
+@router.get("/session/oidc", dependencies=[Depends(_in_turn)])
 def ask_provider(request: Request, back: Annotated[str, Query(max_length=2000)] = "/") -> Response:
     """Send a browser to the identity provider."""
     provider = _provider(request)
+    # Whoever begins and never comes back has failed.
+    request.app.state.authenticator.throttle_stranger(_host(request))
     begun = provider.begin(local(back))
     answer = RedirectResponse(begun.address, status_code=303, headers=HEADERS)
     # The provider leads back from another site: a strict cookie would stay at home.
@@ -305,7 +320,7 @@ def ask_provider(request: Request, back: Annotated[str, Query(max_length=2000)] 
     return answer
 
 
-@router.get("/session/oidc/back")
+@router.get("/session/oidc/back", dependencies=[Depends(_in_turn)])
 def come_back(
     request: Request,
     state: Annotated[str, Query(max_length=512)] = "",

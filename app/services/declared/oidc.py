@@ -37,9 +37,12 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 BACK = "/session/oidc/back"
-ATTEMPT_S = 600.0
+ATTEMPT_S, ATTEMPTS_MAX = 600.0, 10_000
+"""Anybody may begin one: of more the oldest give way."""
 SKEW_S = 60.0
 CALL_S, ANSWER_BYTES_MAX = 5.0, 512 * 1024
+AWAY_AGAIN_S = 5.0
+"""A provider that could not be asked what it is, is asked again after this time: all wait for one who asks."""
 KEYS_AGAIN_S = 30.0
 """A key that is not known is looked for this often at most: anybody may name one."""
 KEY_BITS_MIN = 2048
@@ -154,7 +157,7 @@ class OidcSignIns:
         address = self._provider.endpoint("authorization_endpoint")
         with self._database.transaction() as session:
             attempt = OidcAttempt(nonce=nonce, verifier=verifier, back=back)
-            sign_ins.keep_attempt(session, _key(state, binder), attempt, ATTEMPT_S)
+            sign_ins.keep_attempt(session, _key(state, binder), attempt, ATTEMPT_S, ATTEMPTS_MAX)
         return OidcBegun(address=f"{address}{'&' if '?' in address else '?'}{urlencode(asked)}", binder=binder)
 
     def take(self, state: str, binder: str) -> OidcAttempt:
@@ -217,20 +220,32 @@ class OidcProvider:
         self._order = order
         self._lock = threading.Lock()
         self._said: Claims | None = None
+        self._away: TransientError | None = None
+        self._away_s = float("-inf")
         self._keys: Claims = {}
         self._keys_s = float("-inf")
 
     def endpoint(self, name: str) -> str:
         with self._lock:
-            if self._said is None:
-                said = _asked("GET", f"{self._order.issuer.rstrip('/')}/.well-known/openid-configuration")
-                if said.get("issuer") != self._order.issuer:
-                    raise TransientError("the identity provider says another issuer than HEADROOM_OIDC_ISSUER")
-                self._said = said
-            address = self._said.get(name)
+            address = self._discovered().get(name)
         if not isinstance(address, str) or not _is_private(address):
             raise TransientError(f"the identity provider names no {name} that can be used")
         return address
+
+    def _discovered(self) -> Claims:
+        if self._said is not None:
+            return self._said
+        if self._away is not None and time.monotonic() < self._away_s + AWAY_AGAIN_S:
+            raise TransientError(self._away.message)
+        try:
+            said = _asked("GET", f"{self._order.issuer.rstrip('/')}/.well-known/openid-configuration")
+            if said.get("issuer") != self._order.issuer:
+                raise TransientError("the identity provider says another issuer than HEADROOM_OIDC_ISSUER")
+        except TransientError as error:
+            self._away, self._away_s = error, time.monotonic()
+            raise
+        self._said = said
+        return said
 
     def redeem(self, code: str, verifier: str) -> str:
         """The id token for a code. Raises OidcRefusedError, TransientError."""
@@ -268,7 +283,7 @@ class OidcProvider:
 
 
 def _asked(method: str, address: str, form: Mapping[str, str] | None = None) -> Claims:
-    """An answer in JSON, bounded. Raises OidcRefusedError for a refusal, TransientError for anything else."""
+    """An answer in JSON, bounded. Raises OidcRefusedError where a form is refused, TransientError for all else."""
     try:
         taken = way(httpx.URL(address))
         headers = {"Accept": "application/json"}
@@ -276,7 +291,7 @@ def _asked(method: str, address: str, form: Mapping[str, str] | None = None) -> 
             found = json.loads(_bounded(answer.iter_bytes()))
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError) as error:
         raise TransientError(f"the identity provider cannot be asked: {type(error).__name__}") from None
-    if 400 <= answer.status_code < 500:
+    if form is not None and 400 <= answer.status_code < 500:
         raise OidcRefusedError("the provider does not take the code")
     if answer.status_code != 200 or not isinstance(found, dict):
         raise TransientError(f"the identity provider answers {answer.status_code}")
@@ -284,10 +299,10 @@ def _asked(method: str, address: str, form: Mapping[str, str] | None = None) -> 
 
 
 def _bounded(parts: Iterable[bytes]) -> bytes:
-    body = b""
+    body, end_s = b"", time.monotonic() + CALL_S
     for part in parts:
         body += part
-        if len(body) > ANSWER_BYTES_MAX:
+        if len(body) > ANSWER_BYTES_MAX or time.monotonic() > end_s:
             raise TransientError("the identity provider answers without end")
     return body
 

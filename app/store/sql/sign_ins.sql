@@ -44,8 +44,16 @@ RETURNING expires_at
 DELETE FROM sign_in_links WHERE secret_hash = :secret_hash AND expires_at > now() RETURNING token_id
 
 -- name: keep_oidc_attempt
--- Keeps what a browser has to come back with, and forgets those whose time is over.
-WITH forgotten AS (DELETE FROM oidc_attempts WHERE expires_at <= now())
+-- Keeps what a browser has to come back with, and forgets those whose time is over and, of too many, the oldest: anybody
+-- may begin one.
+WITH beyond AS (
+    SELECT secret_hash FROM oidc_attempts ORDER BY expires_at DESC OFFSET CAST(:most AS integer) - 1
+), over AS (
+    SELECT secret_hash FROM oidc_attempts
+    WHERE expires_at <= now() OR secret_hash IN (SELECT secret_hash FROM beyond) FOR UPDATE SKIP LOCKED
+), forgotten AS (
+    DELETE FROM oidc_attempts WHERE secret_hash IN (SELECT secret_hash FROM over)
+)
 INSERT INTO oidc_attempts (secret_hash, nonce, verifier, back, expires_at)
 VALUES (:secret_hash, :nonce, :verifier, :back, now() + make_interval(secs => :ttl_s))
 

@@ -52,11 +52,14 @@ class Provider:
         self.signer: Any = None
         self.signature: str | None = None
         self.answer: dict[str, Any] | None = None
+        self.lost: tuple[str, ...] = ()
         provider = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                if self.path.startswith("/authorize?"):
+                if self.path.startswith(provider.lost):
+                    self.say(404, {})
+                elif self.path.startswith("/authorize?"):
                     self.say(200, provider.page(f"{provider.issuer}{self.path}"), "text/html")
                 else:
                     self.say(200, provider.keys() if self.path == "/keys" else provider.discovery())

@@ -4,22 +4,28 @@ somebody between them may say that is not so.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from app.api.admission import AT_ONCE_MAX
+from app.api.auth import RateLimiter
 from app.api.console import door
 from app.services.declared import oidc
-from app.services.declared.oidc import oidc_order
+from app.services.declared.oidc import OidcProvider, oidc_order
 from app.settings import Settings
 from app.store.engine import Database
-from solvers.errors import InputError
+from solvers.errors import InputError, TransientError
 from tests.integration.api.provider import CLIENT, ROLES, SECRET, Provider, b64
 from tests.integration.api.world import OWN, World, build_world
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -198,12 +204,82 @@ def test_a_provider_that_is_away_or_lies_about_itself_is_told_in_words(site: Wor
     for changed in ({"issuer": "https://evil.example"}, {"authorization_endpoint": "http://evil.example/a"}, {"x": 1}):
         told = {**honest(), **changed} if "x" not in changed else {}
         provider.discovery = lambda told=told: told
-        site.app.state.services.oidc._provider._said = None
+        forget(site)
         answer = site.client.get("/session/oidc")
         assert (answer.status_code, "identity provider" in answer.text) == (503, True), changed
     provider.end()
-    site.app.state.services.oidc._provider._said = None
+    forget(site)
     assert site.client.get("/session/oidc").status_code == 503
+
+
+def forget(site: World) -> None:
+    """As a process that starts."""
+    own = site.app.state.services.oidc
+    own._provider = OidcProvider(own._order)
+
+
+def test_a_provider_that_is_away_is_not_asked_for_each_who_comes(
+    site: World, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, honest = [], provider.discovery
+
+    def away() -> str:
+        asked.append(1)
+        return "none"
+
+    provider.discovery = away  # type: ignore[assignment]
+    assert {site.client.get("/session/oidc").status_code for _ in range(5)} == {503}
+    assert len(asked) == 1
+    provider.discovery = honest
+    monkeypatch.setattr(oidc, "AWAY_AGAIN_S", 0.0)
+    begin(site)
+
+
+def test_a_provider_that_says_nothing_of_itself_is_away_and_refuses_nobody(site: World, provider: Provider) -> None:
+    own = site.app.state.services.oidc
+    own._provider = OidcProvider(replace(own._order, issuer=f"{provider.issuer}/elsewhere"))
+    provider.lost = ("/elsewhere",)
+    answer = site.client.get("/session/oidc")
+    assert (answer.status_code, "answers 404" in answer.text) == (503, True), answer.text
+
+
+def test_who_begins_without_end_leaves_the_newest_attempts_and_has_to_wait(
+    site: World, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(oidc, "ATTEMPTS_MAX", 3)
+    first = provider.authorize(begin(site))
+    kept = dict(site.client.cookies)
+    for _ in range(3):
+        brought = provider.authorize(begin(site))
+    with site.database.raw() as connection:
+        assert connection.execute("SELECT count(*) FROM oidc_attempts").fetchone() == (3,)
+    assert finish(site, brought).status_code == 200
+    for name, value in kept.items():
+        site.client.cookies.set(name, value, path="/session/oidc")
+    assert "began no such attempt" in finish(site, first).text
+    monkeypatch.setattr(site.app.state.authenticator, "_people", RateLimiter(1.0))
+    statuses = [site.client.get("/session/oidc").status_code for _ in range(4)]
+    assert statuses == [303, 303, 429, 429]
+
+
+def test_strangers_share_one_part_of_what_is_worked_on(site: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slowly the provider answers, threads are left for who has a token."""
+    here, free = threading.Semaphore(0), threading.Event()
+
+    def slow(back: str) -> None:
+        here.release()
+        assert free.wait(30.0)
+        raise TransientError("the identity provider cannot be asked")
+
+    monkeypatch.setattr(site.app.state.services.oidc, "begin", slow)
+    with ThreadPoolExecutor(AT_ONCE_MAX + 4) as pool:
+        come = [pool.submit(site.client.get, "/session/oidc") for _ in range(AT_ONCE_MAX + 4)]
+        assert all(here.acquire(timeout=10.0) for _ in range(AT_ONCE_MAX))
+        assert site.call("GET", "/v1/nodes").status_code == 200
+        wait_until(lambda: len(site.app.state.shares._lines[door.WITHOUT_TOKEN]) == 4)
+        assert not here.acquire(blocking=False)
+        free.set()
+        assert {each.result().status_code for each in come} == {503}
 
 
 def test_without_a_provider_there_is_no_such_door(world: World) -> None:
