@@ -133,8 +133,7 @@ class Slack:
         if self._short_mib(device, job) > self.parameters.host_mib_per_device:
             return False
         fleet.put(seat)
-        company = self.company(device, job)
-        if not all(self._needed(device, host, company) for host in self.hosts.get(device, [])):
+        if not self._bear(device, self.company(device, job)):
             fleet.lift(seat)
             return False
         guest = Guest(need=need, job=job, seat=seat, standing=standing)
@@ -156,11 +155,18 @@ class Slack:
     def _full(self, device: int) -> bool:
         return bool(self.jobs_on[device] >= self.parameters.jobs_per_device)
 
-    def _needed(self, device: int, host: CoordinatedReplica, company: Company) -> bool:
-        if host.placed.option is None:
-            return True
-        room_pct = float(self.draft.fleet.share_free[device]) + host.placed.seat.share_pct
-        return self.coordinator.needed(host, company, room_pct) is not None
+    def _bear(self, device: int, company: Company) -> bool:
+        """Whether the services here can all be fast enough beside these jobs, out of the one room that is left."""
+        free_pct, grown_pct = float(self.draft.fleet.share_free[device]), 0.0
+        for host in self.hosts.get(device, []):
+            if host.placed.option is None:
+                continue
+            held_pct = host.placed.seat.share_pct
+            option = self.coordinator.needed(host, company, free_pct + held_pct)
+            if option is None:
+                return False
+            grown_pct += max(0, option.share_pct - held_pct)
+        return grown_pct <= free_pct + 1e-9
 
     def _least_mib(self, job: TrainingJob) -> int:
         """Memory on the device at least; by default the owner's word, at most all that may stand on the host."""

@@ -211,6 +211,31 @@ def test_a_service_grows_beside_the_job_that_comes_and_where_it_cannot_the_job_w
     assert {"grows", "waits"} <= came
 
 
+def test_services_that_meet_on_a_device_grow_out_of_one_room() -> None:
+    """A job comes only where all of them together can be fast enough beside it, not each with all that is left."""
+    pressing = {
+        "bert": Interference(pressure=0.0, sensitivity=3.0),
+        "resnet50": Interference(pressure=1.5, sensitivity=3.0),
+    }
+    profiles = [replace(builders.profile(name, "a100"), interference=told) for name, told in pressing.items()]
+    came = set()
+    for rate_rps in range(20, 280, 20):
+        services = [builders.service(name, model="bert", rate_rps_declared=float(rate_rps)) for name in ("one", "two")]
+        slack = slack_of(builders.snapshot(DEVICES[:1], services, jobs=(builders.job(),), profiles=profiles))
+        before = [host.placed.seat.share_pct for host in slack.hosts[0]]
+        need = next(need for need in slack.draft.case.needs if need.kind is WorkloadKind.JOB)
+        made = slack.place(need, slack.draft.case.snapshot.jobs[0])
+        assert len(before) == 2
+        if made is None:
+            came.add("waits")
+            continue
+        for host in made.hosts:
+            assert slack.coordinator.needed(host, slack.company(0), 100.0) == host.placed.option
+        after = [host.placed.seat.share_pct for host in made.hosts]
+        came.add("both grow" if min(now - then for now, then in zip(after, before, strict=True)) > 0 else "stays")
+    assert came == {"both grow", "stays", "waits"}
+
+
 def test_a_job_is_not_started_anew_for_a_few_more_percent() -> None:
     picture = room(jobs=1)
     (fresh,) = (item for item in plan_of(picture).assignments if item.kind is WorkloadKind.JOB)
