@@ -205,7 +205,7 @@ def revoke(session: Session, token_id: str) -> Token:
 
 def live_of_project(session: Session, project: str) -> tuple[str, ...]:
     """Their names."""
-    mine = select(tokens.c.name).where(tokens.c.project == project, tokens.c.revoked_at.is_(None))
+    mine = select(tokens.c.name).where(tokens.c.project == project, _live())
     return tuple(session.execute(mine.order_by(tokens.c.id)).scalars())
 
 

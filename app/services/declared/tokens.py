@@ -172,6 +172,8 @@ class Tokens:
         _check(request)
         secret = new_secret(SECRET_PREFIX)
         with self._database.transaction() as session:
+            # So that the project does not go meanwhile: who made one of its name later would let the token in.
+            documents.lock_references(session, exclusive=False)
             if request.project is not None and documents.find(session, kinds.PROJECT, (request.project,)) is None:
                 raise FieldsError.unknown("/project", f"there is no project {request.project}")
             draft = record_of(TokenDraft, request, id=new_id(), created_by=deed.actor)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from sqlalchemy.orm import Session
 
-from app.store import idempotency
-from tests.integration.api.world import OWN, World
+from app import kinds
+from app.kinds import Kind
+from app.store import documents, idempotency
+from solvers.domain.ids import ProjectName
+from solvers.domain.workload import Project
+from tests.integration.api.world import OWN, World, spec
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -45,6 +52,43 @@ def test_an_expired_token_is_out(world: World) -> None:
     world.secrets["brief"] = issued["secret"]
     assert world.call("GET", "/v1/nodes", "brief").status_code == 401
     assert world.call("GET", f"/v1/tokens/{issued['id']}").json()["state"] == "expired"
+
+
+def test_tokens_that_are_good_keep_their_project_and_expired_ones_do_not(world: World) -> None:
+    assert world.call("PUT", "/v1/projects/brief", plain=spec(Project(name=ProjectName("brief")))).status_code == 201
+    wanted = {"name": "brief", "role": "viewer", "project": "brief", "ttl_s": 3600}
+    issued = world.call("POST", "/v1/tokens", plain=wanted).json()
+    assert world.call("DELETE", "/v1/projects/brief").status_code == 409
+    with world.database.raw() as connection:
+        connection.execute("UPDATE tokens SET expires_at = now() - interval '1 second' WHERE id = %s", (issued["id"],))
+    assert world.call("DELETE", "/v1/projects/brief").status_code == 204
+
+
+def test_a_project_does_not_go_while_a_token_for_it_is_made(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or the token would be good for whoever makes a project of that name."""
+    assert world.call("PUT", "/v1/projects/brief", plain=spec(Project(name=ProjectName("brief")))).status_code == 201
+    find, rivals = documents.find, ThreadPoolExecutor(1)
+    deleted: list[Future[int]] = []
+
+    def waits() -> bool:
+        with world.database.raw() as connection:
+            mine = "database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+            query = f"SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND {mine}"
+            found = connection.execute(query)
+            return bool(found.fetchone() != (0,))
+
+    def found_then_deleted(session: Session, kind: Kind, key: documents.Key, **how: bool) -> documents.Stored | None:
+        found = find(session, kind, key, **how)
+        if (kind, key) == (kinds.PROJECT, ("brief",)) and not deleted:
+            deleted.append(rivals.submit(lambda: world.call("DELETE", "/v1/projects/brief").status_code))
+            wait_until(lambda: deleted[0].done() or waits())
+        return found
+
+    monkeypatch.setattr(documents, "find", found_then_deleted)
+    wanted = {"name": "brief", "role": "viewer", "project": "brief"}
+    assert world.call("POST", "/v1/tokens", plain=wanted).status_code == 201
+    assert deleted[0].result() == 409
+    rivals.shutdown()
 
 
 @pytest.mark.parametrize(
