@@ -236,7 +236,10 @@ class HetSev(Recalling):
             _explain(draft, need, decisions[need.workload], left)
         acted = {item for item in started if item not in {pending.need.workload for pending in left}}
         acted |= {name for name, decision in decisions.items() if decision.stop}
-        memory = [_remembered(after[need.workload], need, left, acted, draft) for need in draft.needs]
+        # Turns outlast a cycle in which there is no room to ask for.
+        turns = {name: known.pending_since_s for name, known in after.items() if known.saturated_since_s is not None}
+        turns |= {name: tuple(sorted(each.since_s for each in left if each.need.workload == name)) for name in started}
+        memory = [_remembered(after[need.workload], turns.get(need.workload, ()), acted, draft) for need in draft.needs]
         reporter.event("hetsev.decided", started=float(len(waiting) - len(left)), pending=float(len(left)))
         proposal = draft.proposal(SPEC, tuple(_reason(name, decisions[name]) for name in sorted(decisions)))
         return Thought(
@@ -267,18 +270,22 @@ class HetSev(Recalling):
         self, cycle: _HetsevCycle, waiting: list[_Waiting], after: dict[WorkloadId, Remembered]
     ) -> list[_Waiting]:
         """Place; services that lost the room they counted on choose again among what is left."""
-        left = cycle.place(waiting)
+        left, now_s = cycle.place(waiting), cycle.draft.case.snapshot.taken_at_s
         for _ in range(PASSES):
-            short = {item.need.workload: item for item in left}
+            short: dict[WorkloadId, list[_Waiting]] = {}
+            for item in sorted(left, key=lambda item: (item.need.workload, item.since_s)):
+                short.setdefault(item.need.workload, []).append(item)
             again: list[_Waiting] = []
-            for name in sorted(short):
-                other = grow(self._service(cycle, short[name].need, after[name]))
-                again += [replace(short[name], option=option) for option in other.start]
+            helpless: list[_Waiting] = []
+            for name, its in short.items():
+                other = grow(self._service(cycle, its[0].need, after[name]))
+                again += _turns(other.start, its[0].need, [item.since_s for item in its], now_s)
+                helpless += () if other.start else its
             if not again:
                 break
-            placed_before = len(again)
-            left = cycle.place(again)
-            if len(left) == placed_before:
+            found_none = cycle.place(again)
+            left = [*found_none, *helpless]
+            if len(found_none) == len(again):
                 break
         return left
 
@@ -290,17 +297,19 @@ def _recalled(state: bytes) -> tuple[Remembered, ...]:
 
 def _new(decision: HetsevDecision, need: Need, before: Remembered, now_s: float) -> list[_Waiting]:
     """New instances; as many as waited before go on waiting."""
-    since = (*before.pending_since_s, *([now_s] * len(decision.start)))
-    return [_Waiting(need=need, option=option, since_s=at) for option, at in zip(decision.start, since, strict=False)]
+    return _turns(decision.start, need, before.pending_since_s, now_s)
 
 
-def _remembered(
-    after: Remembered, need: Need, left: list[_Waiting], acted: set[WorkloadId], draft: Draft
-) -> Remembered:
-    pending = tuple(sorted(item.since_s for item in left if item.need.workload == need.workload))
-    if need.workload in acted:
+def _turns(options: Sequence[Option], need: Need, since_s: Sequence[float], now_s: float) -> list[_Waiting]:
+    """Instances that take over the turns of those that waited, the longest first; who is one more begins now."""
+    turns = (*since_s, *([now_s] * len(options)))
+    return [_Waiting(need=need, option=option, since_s=at) for option, at in zip(options, turns, strict=False)]
+
+
+def _remembered(after: Remembered, since_s: tuple[float, ...], acted: set[WorkloadId], draft: Draft) -> Remembered:
+    if after.workload in acted:
         after = replace(after, acted_at_s=draft.case.snapshot.taken_at_s, saturated_since_s=None)
-    return replace(after, pending_since_s=pending)
+    return replace(after, pending_since_s=since_s)
 
 
 def _explain(draft: Draft, need: Need, decision: HetsevDecision, left: list[_Waiting]) -> None:

@@ -26,7 +26,7 @@ from solvers.planners.draft import Draft
 from solvers.planners.traits import Sample, mean_rate_rps
 from solvers.planners.tuning import Counts
 from solvers.policies.hetsev import deciding
-from solvers.policies.hetsev.deciding import Controlled, HetsevParameters, Remembered, grow, programme_of
+from solvers.policies.hetsev.deciding import Controlled, HetsevParameters, Remembered, Resources, grow, programme_of
 from solvers.policies.hetsev.planner import HetSev, HetsevMemory, Pending, grouped, seat_all, weight
 from solvers.verify.checks import is_fatal, verify
 from tests import builders
@@ -465,6 +465,57 @@ def test_who_waited_longer_is_placed_first(first: str, later: str) -> None:
     new = Remembered(workload=WorkloadId(f"demo/{later}"))
     state = kept(HetsevMemory(services=tuple(sorted((waits, new), key=lambda item: item.workload))))
     assert placed(picture, state=state) == {first: ["GPU-v-0"]}
+
+
+def test_who_has_no_other_choice_keeps_its_turn_while_others_choose_again() -> None:
+    """All want the T4; `b` waited longest, `c` takes the V100 then, and `a` may be nowhere else."""
+    devices = [builders.device("t", 0, "t4"), builders.device("v", 0, "v100")]
+    services = [small("a", gpu_types_allowed=("t4",)), small("b"), small("c")]
+    picture = builders.snapshot(devices, services)
+    since_s = {name: picture.taken_at_s - waited_s for name, waited_s in (("a", 300.0), ("b", 500.0), ("c", 100.0))}
+    waits = [
+        Remembered(workload=WorkloadId(f"demo/{name}"), pending_since_s=(at_s,), saturated_since_s=at_s)
+        for name, at_s in since_s.items()
+    ]
+    state = kept(HetsevMemory(services=tuple(waits)))
+    assert placed(picture, state=state) == {"b": ["GPU-t-0"], "c": ["GPU-v-0"]}
+    thought = HetSev(parameters=THIRTY).think(builders.request(picture), state, SilentReporter())
+    memory = recalled(HetsevMemory, thought.state)
+    assert memory is not None
+    after = memory.services[0]
+    assert (after.pending_since_s, after.saturated_since_s) == ((since_s["a"],), since_s["a"])
+    assert after.acted_at_s is None
+    assert all(not item.pending_since_s for item in memory.services[1:])
+
+
+def test_who_chooses_again_goes_on_waiting_from_when_it_began() -> None:
+    """Each of the instances keeps its own turn, not that of the newest."""
+    picture = builders.snapshot([builders.device("t", 0, "t4")], [builders.service(rate_rps_declared=2000.0)])
+    now_s = picture.taken_at_s
+    waits = Remembered(workload=WorkloadId("demo/vision"), pending_since_s=(now_s - 300.0, now_s - 200.0))
+    state = kept(HetsevMemory(services=(waits,)))
+    thought = HetSev(parameters=replace(THIRTY, resources=Resources.SUMS)).think(
+        builders.request(picture), state, SilentReporter()
+    )
+    memory = recalled(HetsevMemory, thought.state)
+    assert memory is not None
+    # The first is placed.
+    assert memory.services[0].pending_since_s[:2] == (now_s - 200.0, now_s)
+
+
+def test_a_turn_outlasts_cycles_in_which_there_is_no_room() -> None:
+    picture = builders.snapshot([builders.device("t", 0, "t4")], [small("a"), small("b")])
+    state, since = b"", list[tuple[float, ...]]()
+    for _ in range(3):
+        thought = HetSev(parameters=THIRTY).think(builders.request(picture), state, SilentReporter())
+        memory, plan = recalled(HetsevMemory, thought.state), thought.proposal.plan
+        assert memory is not None
+        assert plan is not None
+        assert thought.state is not None
+        since += [item.pending_since_s for item in memory.services if item.workload not in {"demo/a"}]
+        state = thought.state
+        picture = replace(picture, target=builders.target(plan.assignments), taken_at_s=picture.taken_at_s + STEP_S)
+    assert since == [(1_000_000.0,)] * 3
 
 
 def test_models_share_devices_by_worst_fit() -> None:
