@@ -54,7 +54,7 @@ class Identity:
         self._again_at_s = 0.0
         self._told = ""
         """The authority that signs, as the control plane told last."""
-        self._mark: object = None
+        self._marks = self._read_marks()
         self._context = self._made()
 
     # --- For connections
@@ -62,9 +62,26 @@ class Identity:
     def context(self) -> ssl.SSLContext:
         """What connections are to use now."""
         with self._lock:
-            if self._trust.tls_cert is not None and self._mark != _mark(self._trust.tls_cert):
-                self._context = self._made()
+            if self._marks != self._read_marks():
+                self._reload()
             return self._context
+
+    def _reload(self) -> None:
+        """Take files as they are now. Those of somebody else may be replaced one after the other: the old pair is shown
+        until both are there.
+        """
+        marks = self._read_marks()
+        try:
+            self._context = self._made()
+        except ConfigError:
+            if not marks:
+                raise
+        else:
+            self._marks = marks
+
+    def _read_marks(self) -> tuple[object, ...]:
+        """What changes with files that are not replaced here."""
+        return tuple(_mark(file) for file in (self._trust.tls_cert, self._trust.tls_key) if file is not None)
 
     # --- What this node has
 
@@ -103,7 +120,7 @@ class Identity:
         with self._lock:
             if aside != self._set_aside:
                 self._set_aside = aside
-                self._context = self._made()
+                self._reload()
 
     def is_refused(self, url: str) -> bool:
         """Whether a server that hung up answers who shows no certificate, and not who shows this one."""
@@ -113,7 +130,7 @@ class Identity:
 
     def _is_answered(self, url: str, *, bare: bool) -> bool:
         try:
-            HttpConnection(url, tls=lambda: self._made(bare=bare)).call("GET", AUTHORITIES)
+            HttpConnection(url, tls=lambda: self._made(bare=True) if bare else self.context()).call("GET", AUTHORITIES)
         except UnreachableError:
             return False
         return True
@@ -130,7 +147,7 @@ class Identity:
         if self._trust.ca_sha256 is not None and self._state.read_text(TRUST_FILE) is None:
             self._state.write_text(TRUST_FILE, fetched(url, self._trust.ca_sha256))
             with self._lock:
-                self._context = self._made()
+                self._reload()
         answer = HttpConnection(url, tls=lambda: self._made(bare=True)).call("GET", AUTHORITIES)
         told = answer.json() if answer.ok else {}
         self._signs = isinstance(told, dict) and told.get("signs") is True
@@ -157,20 +174,21 @@ class Identity:
         if key is None:
             return False
         now_s = self._now_s()
-        self._state.write_text(TRUST_FILE, authorities)
+        # In this order, so that whoever dies in between has another one signed.
+        self._state.remove(TERM_FILE)
         self._state.write_text(IDENTITY_FILE, key + certificate)
         self._state.write_json(TERM_FILE, [now_s + life_s * 2.0 / 3.0, now_s + life_s])
-        (self._state.path / NEXT_KEY_FILE).unlink(missing_ok=True)
+        self._state.write_text(TRUST_FILE, authorities)
+        self._state.remove(NEXT_KEY_FILE)
         with self._lock:
             self._set_aside = False
-            self._context = self._made()
+            self._reload()
         return True
 
     def _made(self, *, bare: bool = False) -> ssl.SSLContext:
         context = believing(self._trust, self._state.read_text(TRUST_FILE) or "")
         try:
             if self._trust.tls_cert is not None:
-                self._mark = _mark(self._trust.tls_cert)
                 if not bare:
                     context.load_cert_chain(self._trust.tls_cert, self._trust.tls_key)
             elif not bare and not self._set_aside and self.has_certificate and not self.has_ended():

@@ -88,6 +88,13 @@ class StateDirectory:
     def write_json(self, name: str, content: object) -> None:
         self.write_text(name, json.dumps(content, separators=(",", ":")))
 
+    def remove(self, name: str) -> None:
+        """Have a file no more, where there is one."""
+        try:
+            (self.path / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise StateFileError(f"cannot remove {self.path / name}: {error.strerror}") from error
+
     def _sync_directory(self) -> None:
         # Some file systems cannot sync a directory; the rename is atomic there all the same.
         with contextlib.suppress(OSError):

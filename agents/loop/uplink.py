@@ -243,7 +243,7 @@ class Uplink:
                 self._log.event("certificate.renewed", certificate_s=told.get("certificate_s"))
                 return
             reason = answer.reason()
-        except IdentityError as error:
+        except (IdentityError, StateFileError) as error:
             reason = str(error)
         self._identity.later()
         self._log.event("certificate.not_renewed", reason=reason)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import ssl
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 
 from agents import identity as module
 from agents.config import Trust
+from agents.errors import StateFileError
 from agents.identity import IDENTITY_FILE, NEXT_KEY_FILE, TERM_FILE, TRUST_FILE, Identity
 from agents.state import StateDirectory
 from agents.transport import HttpAnswer, UnreachableError
@@ -101,3 +104,100 @@ def test_an_answer_without_a_certificate_changes_nothing(place: Place) -> None:
     assert not place.identity.keep({"certificate": None, "authorities": None, "certificate_s": None})
     assert place.state.read_text(NEXT_KEY_FILE) == "key\n"
     assert not place.identity.has_certificate
+
+
+def authority(letter: str) -> str:
+    return f"-----BEGIN CERTIFICATE-----\n{letter * 4}\n-----END CERTIFICATE-----\n"
+
+
+@pytest.mark.parametrize("files", range(4))
+def test_a_certificate_that_was_kept_in_part_is_asked_for_again(
+    place: Place, files: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever was written when the agent was killed: the old one and its term stand, or it is due."""
+    place.state.write_text(NEXT_KEY_FILE, "key\n")
+    old = {"certificate": "old\n", "authorities": authority("A"), "certificate_s": 90.0}
+    assert place.identity.keep(old)
+    place.state.write_text(NEXT_KEY_FILE, "next\n")
+    left, write = files, StateDirectory.write_text
+
+    def killed(state: StateDirectory, name: str, text: str) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise StateFileError("killed")
+        write(state, name, text)
+
+    place.now_s += 60.0
+    with monkeypatch.context() as dying:
+        dying.setattr(StateDirectory, "write_text", killed)
+        try:
+            kept = place.identity.keep({**old, "certificate": "new\n", "authorities": authority("B")})
+        except StateFileError:
+            kept = False
+    again = Identity(Trust(), place.state, lambda: place.now_s)
+    again.learn(URL)
+    again.hear(hashlib.sha256(ssl.PEM_cert_to_DER_cert(authority("B"))).hexdigest())
+    assert kept == (files == 3)
+    assert again.is_due() == (not kept)
+    # Of the new one nobody thinks that it is over when the old one is.
+    place.now_s += 40.0
+    is_new = (place.state.path / IDENTITY_FILE).read_text() == "next\nnew\n"
+    assert is_new == (files > 0)
+    assert not (is_new and again.has_ended())
+
+
+class Pair:
+    """Files of a certificate and its key, as a site's own authority replaces them: one after the other."""
+
+    def __init__(self, folder: Path) -> None:
+        self.trust = Trust(tls_cert=folder / "node.crt", tls_key=folder / "node.key")
+        self._fresh, self._spare = folder / "fresh.key", folder / "spare"
+
+    def make(self) -> str:
+        """Another key, whose certificate comes back."""
+        self._fresh.write_text(module._openssl("genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"))
+        asked = ("req", "-new", "-x509", "-key", str(self._fresh), "-subj", "/CN=node", "-config", "/dev/stdin")
+        return module._openssl(*asked, told="[req]\ndistinguished_name=name\n[name]\n")
+
+    def put_certificate(self, certificate: str) -> None:
+        assert self.trust.tls_cert is not None
+        self._spare.write_text(certificate)
+        self._spare.replace(self.trust.tls_cert)
+
+    def put_key(self) -> None:
+        assert self.trust.tls_key is not None
+        self._fresh.replace(self.trust.tls_key)
+
+
+@pytest.mark.parametrize("key_first", [True, False])
+def test_a_pair_is_shown_when_both_of_its_files_are_there(tmp_path: Path, *, key_first: bool) -> None:
+    pair = Pair(tmp_path)
+    pair.put_certificate(pair.make())
+    pair.put_key()
+    identity = Identity(pair.trust, StateDirectory(tmp_path / "state"))
+    shown = identity.context()
+    certificate = pair.make()
+    first, second = pair.put_key, lambda: pair.put_certificate(certificate)
+    if not key_first:
+        first, second = second, first
+    first()
+    assert identity.context() is shown
+    identity.set_aside(True)
+    assert identity.context() is shown
+    second()
+    later = identity.context()
+    assert later is not shown
+    assert identity.context() is later
+
+
+def test_looking_without_a_certificate_hides_no_new_one(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    pair.put_certificate(pair.make())
+    pair.put_key()
+    identity = Identity(pair.trust, StateDirectory(tmp_path / "state"))
+    shown = identity.context()
+    pair.put_certificate(pair.make())
+    pair.put_key()
+    identity._made(bare=True)
+    assert identity.context() is not shown

@@ -14,13 +14,14 @@ import pytest
 
 from agents.config import NodeFacts
 from agents.devices.base import LogRead
+from agents.errors import StateFileError
 from agents.identity import Identity
 from agents.log import Log
 from agents.loop import uplink as uplinks
 from agents.loop.collect import ReportBuffer
 from agents.loop.uplink import LOG_REQUESTS, Mailbox, Tails, Uplink
 from agents.servers import Servers, SpreadConnection
-from agents.state import StateDirectory
+from agents.state import TOKEN_FILE, StateDirectory
 from agents.transport import HttpAnswer, UnreachableError
 from agents.wire import Report
 from tests.integration.api.world import join_message
@@ -135,6 +136,23 @@ def test_what_another_history_refuses_waits_until_that_is_cleared_up(tmp_path: P
         node.go_round()
         assert [each["sequence"] for each in server.stored] == [1, 2]
         assert server.calls.count("join") == 2
+
+
+def test_reports_are_sent_though_the_disk_is_too_full_for_another_certificate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server()
+    StateDirectory(tmp_path).write_text(TOKEN_FILE, "own")
+    node = Node(tmp_path, server)
+
+    def full(*_: object) -> None:
+        raise StateFileError("no space left")
+
+    monkeypatch.setattr(Identity, "is_due", lambda _: True)
+    monkeypatch.setattr(Identity, "request", full)
+    node.post(1)
+    node.go_round()
+    assert [each["sequence"] for each in server.stored] == [1]
 
 
 @pytest.mark.parametrize(("error", "asked"), [(TimeoutError(), False), (ConnectionResetError(), True)])
