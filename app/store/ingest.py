@@ -6,7 +6,6 @@ backwards are refused), and the live state that it carries is brought up to date
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -147,17 +146,27 @@ class _Head:
     sequence: int
     observed_at_s: float
     silent: bool = False
+    age_s: float = 0.0
+    now_s: float = 0.0
+    behind_s: float | None = None
+    """How far the server's clock is ahead of the node's."""
     moved: bool = False
     generation: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Gain:
-    """What one job or task got done, in how many batches of how long together."""
+    """What one job or task got done by a report, in how many batches of how long together; `at_s`: when that was, by
+    the server's clock.
+    """
 
-    done: float = 0.0
-    executions: float = 0.0
-    executed_ms: float = 0.0
+    kind: str
+    project: str
+    name: str
+    at_s: float
+    done: float
+    executions: float
+    executed_ms: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +191,9 @@ class _Batch:
     samples: list[bytes] = field(default_factory=list)
     rates: list[bytes] = field(default_factory=list)
     log: list[bytes] = field(default_factory=list)
-    progress: defaultdict[tuple[str, str, str], _Gain] = field(default_factory=lambda: defaultdict(_Gain))
+    behind_s: dict[tuple[str, str], float] = field(default_factory=dict)
+    """How far the server's clock is ahead of each boot's, as these reports tell."""
+    progress: list[_Gain] = field(default_factory=list)
 
 
 def node_source(node: str) -> str:
@@ -211,6 +222,15 @@ def ingest(connection: psycopg.Connection, reports: Sequence[Report | EdgeReport
     gateways = {source_of(report) for report in sound if isinstance(report, EdgeReport)}
     batch = _Batch(_lock_heads(connection, sorted({*known, *gateways})), known)
     batch.logged = _logged(connection, batch.heads, sound)
+    newest: dict[tuple[str, str], float] = {}
+    for report in sound:
+        name = (source_of(report), report.boot_id)
+        newest[name] = max(newest.get(name, 0.0), report.observed_at_s)
+    batch.behind_s = {
+        (source, boot_id): _behind_s(batch.heads[source], boot_id, newest_s)
+        for (source, boot_id), newest_s in newest.items()
+        if source in batch.heads
+    }
     outcomes = tuple(_take(batch, report, rows) for report, rows in zip(reports, made, strict=True))
     _write(connection, batch)
     _write_progress(connection, batch.progress)
@@ -279,9 +299,21 @@ def _judge(batch: _Batch, source: str, report: Report | EdgeReport) -> ReportOut
     elif name in batch.logged:
         return DUPLICATE
     batch.stored.add(name)
+    head.behind_s = batch.behind_s[source, report.boot_id]
     head.boot_id, head.sequence, head.observed_at_s = report.boot_id, report.sequence, report.observed_at_s
     head.moved, head.silent = True, False
     return ACCEPTED
+
+
+def _behind_s(head: _Head, boot_id: str, newest_s: float) -> float:
+    """How far the server's clock is ahead of a boot's. While reports come as they are made the newest tells; what is
+    resent after an outage comes faster, and was measured long before.
+    """
+    told_s = head.now_s - newest_s
+    if boot_id != head.boot_id or head.behind_s is None:
+        return told_s
+    in_step = not head.silent and 0.0 < newest_s - head.observed_at_s <= 2.0 * head.age_s
+    return told_s if in_step else min(told_s, head.behind_s)
 
 
 def _succeeds(joined: Sequence[str] | None, head: _Head, report: Report | EdgeReport) -> bool:
@@ -350,15 +382,24 @@ def _note_progress(batch: _Batch, source: str, report: Report) -> None:
     head = batch.heads[source]
     if head.boot_id == report.boot_id and head.sequence == report.sequence:
         head.generation = report.generation_applied
+    # Of another boot the living one's clock is the nearest that is known.
+    behind_s = batch.behind_s[source, report.boot_id] if head.behind_s is None else head.behind_s
     for replica in report.replicas:
         done = replica.iterations_done if replica.kind != "service" else None
         if done:
             project, _, name = replica.workload.partition("/")
-            gain = batch.progress[replica.kind, project, name]
-            gain.done += done
-            if replica.execution_ms_mean is not None:
-                gain.executions += replica.executions
-                gain.executed_ms += replica.executions * replica.execution_ms_mean
+            mean_ms = replica.execution_ms_mean
+            batch.progress.append(
+                _Gain(
+                    kind=replica.kind,
+                    project=project,
+                    name=name,
+                    at_s=report.observed_at_s + behind_s,
+                    done=done,
+                    executions=0.0 if mean_ms is None else replica.executions,
+                    executed_ms=0.0 if mean_ms is None else replica.executions * mean_ms,
+                )
+            )
 
 
 def _write(connection: psycopg.Connection, batch: _Batch) -> None:
@@ -375,6 +416,7 @@ def _write(connection: psycopg.Connection, batch: _Batch) -> None:
             "times": [datetime.fromtimestamp(head.observed_at_s, UTC) for head in moved.values()],
             "nodes": [source.partition("/")[2] if source in batch.boots else None for source in moved],
             "generations": [head.generation for head in moved.values()],
+            "behind_s": [head.behind_s for head in moved.values()],
         }
         connection.execute(driven(named("move_heads")), fresh)
     empty = [source for source, head in batch.heads.items() if not head.boot_id]
@@ -394,19 +436,18 @@ def _write_shapes(connection: psycopg.Connection, shapes: Mapping[UUID, Row]) ->
         raise TransientError("what reports name is being moved within the database") from error
 
 
-def _write_progress(connection: psycopg.Connection, progress: Mapping[tuple[str, str, str], _Gain]) -> None:
+def _write_progress(connection: psycopg.Connection, progress: Sequence[_Gain]) -> None:
     """Add what was done to the jobs and tasks that exist, and note when they began and ended."""
     if not progress:
         return
-    kinds, projects, names = map(list, zip(*sorted(progress), strict=True))
-    gains = [progress[name] for name in sorted(progress)]
     found = {
-        "kinds": kinds,
-        "projects": projects,
-        "names": names,
-        "done": [float(gain.done) for gain in gains],
-        "executions": [gain.executions for gain in gains],
-        "executed_ms": [gain.executed_ms for gain in gains],
+        "kinds": [gain.kind for gain in progress],
+        "projects": [gain.project for gain in progress],
+        "names": [gain.name for gain in progress],
+        "times": [datetime.fromtimestamp(gain.at_s, UTC) for gain in progress],
+        "done": [float(gain.done) for gain in progress],
+        "executions": [gain.executions for gain in progress],
+        "executed_ms": [gain.executed_ms for gain in progress],
     }
     connection.execute(driven(named("add_progress")), found)
     connection.execute(driven(named("end_progress")), found)

@@ -409,4 +409,5 @@ report_heads = _table(
     _given(Text, "boot_id"),
     _given(BigInteger, "sequence"),
     _given(MOMENT, "observed_at", "received_at"),
+    _maybe(Double, "behind_s"),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from typing import Any
@@ -13,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from agents.wire import DeviceReport, EdgeReport, RateSample, ReplicaReport
 from app import kinds
-from app.store import ingest, nodes
+from app.store import ingest, nodes, tasks
 from app.store.engine import Database
 from app.store.ingest import OutcomeKind, RefusalCode, ReportOutcome
 from app.store.tables import rate_samples, report_heads, report_log
@@ -332,6 +333,8 @@ def test_work_done_adds_up_and_repeats_do_not_count(fleet: Database) -> None:
         put_project(session)
         put(session, kinds.JOB, job("train"))
         put(session, kinds.TASK, task("embed"))
+        for table in ("jobs", "tasks"):
+            session.execute(text(f"UPDATE {table} SET created_at = now() - interval '1 minute'"))
     embedding = replica_report("vision/embed#0", "GPU-1", kind="task", iterations_done=7, completed=7.0)
     training = replica_report("vision/train#0", "GPU-1", kind="job", iterations_done=12, arrived=0.0, completed=0.0)
     ghost = replica_report("vision/ghost#0", "GPU-1", kind="job", iterations_done=3)
@@ -346,6 +349,86 @@ def test_work_done_adds_up_and_repeats_do_not_count(fleet: Database) -> None:
         assert embedded is not None
         assert embedded.done == 7
         assert progress_of(session, WorkloadKind.JOB, "ghost") is None
+
+
+def _training(sequence: int, done: int, observed_at_s: float, boot_id: str = "boot-a") -> ingest.Report:
+    training = replica_report("vision/train#0", "GPU-1", kind="job", iterations_done=done)
+    return report("n1", sequence, boot_id=boot_id, observed_at_s=observed_at_s, replicas=[training])
+
+
+def _age_head(database: Database, ago: str = "40 minutes") -> None:
+    """Nothing was heard of anybody for so long."""
+    with database.raw() as connection:
+        connection.execute(
+            f"UPDATE report_heads SET (received_at, observed_at) =\
+            (received_at - interval '{ago}', observed_at - interval '{ago}')".encode()
+        )
+
+
+def _declare(database: Database, *, declared_s: float) -> None:
+    """The job anew, so long ago."""
+    with database.transaction() as session:
+        session.execute(text("DELETE FROM jobs"))
+        tasks.forget(session, WorkloadKind.JOB, "vision", "train")
+        put(session, kinds.JOB, job("train"))
+        session.execute(
+            text("UPDATE jobs SET created_at = now() - make_interval(secs => :age_s)"), {"age_s": declared_s}
+        )
+
+
+@pytest.mark.parametrize("clock_s", [0.0, -300.0, 300.0], ids=["right", "slow", "fast"])
+def test_what_a_predecessor_did_is_not_its_successors(fleet: Database, clock_s: float) -> None:
+    """Cut off for forty minutes, a node sends the oldest first; the job was declared anew ten minutes ago."""
+    now_s = time.time() + clock_s
+    with fleet.transaction() as session:
+        put_project(session)
+        put(session, kinds.JOB, job("train"))
+    _send(fleet, _training(1, 1, now_s))
+    _age_head(fleet)
+    _declare(fleet, declared_s=600.0)
+    # Three boots: one that died meanwhile, the one that speaks, in two requests, and the same again.
+    _join(fleet, "boot-b")
+    _send(fleet, _training(1, 10, now_s - 1.0, "boot-b"))
+    _send(fleet, _training(2, 100, now_s - 2_300.0), _training(3, 200, now_s - 2_200.0))
+    _send(fleet, _training(4, 400, now_s - 900.0), _training(5, 20, now_s - 300.0))
+    with fleet.reading() as session:
+        found = progress_of(session, WorkloadKind.JOB, "train")
+        assert found is not None
+        assert found.done == 30
+        age_s = (found.updated_at - found.begun_at).total_seconds()
+        assert age_s == pytest.approx(300.0, abs=120.0)
+
+
+def test_work_that_was_done_in_time_ended_in_time(fleet: Database) -> None:
+    """However late the report of it came; and what an agent that goes on has kept, it sends the oldest first."""
+    now_s = time.time()
+    _send(fleet, report("n1", 1, observed_at_s=now_s))
+    _age_head(fleet)
+    with fleet.transaction() as session:
+        put_project(session)
+        put(session, kinds.JOB, job("train"))
+        session.execute(text("UPDATE jobs SET created_at = now() - interval '20 minutes'"))
+    _send(fleet, _training(2, 5_000, now_s - 1_800.0), _training(3, 400, now_s - 900.0))
+    _send(fleet, _training(4, 600, now_s - 610.0), _training(5, 1, now_s - 600.0))
+    _send(fleet, _training(6, 1, now_s))
+    with fleet.reading() as session:
+        found = progress_of(session, WorkloadKind.JOB, "train")
+        assert found is not None
+        assert found.done == 1_000
+        ages_s = [(found.updated_at - at).total_seconds() for at in (found.begun_at, found.finished_at)]
+        assert ages_s == pytest.approx([900.0, 600.0], abs=120.0)
+
+
+def test_a_clock_that_is_set_right_is_believed_again(fleet: Database) -> None:
+    """The database's stood ten hours back for a while; reports that come as they are made tell."""
+    now_s, found = time.time(), []
+    told = [(now_s + 36_000.0, "0 s"), (now_s, "36005 s"), (now_s + 1.0, "2 s")]
+    for sequence, (observed_at_s, ago) in enumerate(told, 1):
+        _age_head(fleet, ago)
+        _send(fleet, report("n1", sequence, observed_at_s=observed_at_s))
+        with fleet.reading() as session:
+            found.append(session.execute(select(report_heads.c.behind_s)).scalar_one())
+    assert found == pytest.approx([-36_000.0, -36_000.0, 0.0], abs=600.0)
 
 
 def test_rivals_sending_the_same_reports_store_them_once(fleet: Database) -> None:
