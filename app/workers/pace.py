@@ -5,20 +5,24 @@ What the database shows now is compared with what the last cycle planned for; si
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from solvers.cycle.record import CycleRecord, HoldReason, Lane
 from solvers.domain.ids import ServiceId
 from solvers.domain.ownership import owners_of
+from solvers.domain.policy import Policy
 
 RETRY_S = 3.0
 """How soon a cycle is tried again after a hold that time alone may lift, or after a failure."""
 RETRY_S_MAX = 60.0
 """Repeated failures double the wait up to this."""
 
+A_MOMENT_S = 0.1
 _PASSING = {HoldReason.NO_PLAN, HoldReason.STALE_DATA, HoldReason.SUPERSEDED, HoldReason.COOLDOWN}
+_OF_ALL = {HoldReason.FATAL_FINDINGS, HoldReason.SUPERSEDED, HoldReason.LEASE_LOST}
+"""What holds one plan of several policies whole, whatever each of them said."""
 
 
 class CycleCause(StrEnum):
@@ -31,10 +35,12 @@ class CycleCause(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseSight:
-    """What a cheap look at the database shows: a mark of all documents, and the nodes that report."""
+    """What a cheap look at the database shows: a mark of all documents, and the nodes that report, by each time after
+    which some policy calls them silent.
+    """
 
     intent: str
-    live_nodes: tuple[str, ...]
+    live_nodes: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,13 +68,15 @@ def cause_of(sight: DatabaseSight, memory: CycleMemory, now_s: float) -> CycleCa
     return None
 
 
-def remember(sight: DatabaseSight, records: Iterable[CycleRecord], now_s: float) -> CycleMemory:
-    """The memory after cycles that began with this sight. Without a record of the acting lane a retry is due."""
+def remember(sight: DatabaseSight, records: Sequence[CycleRecord], now_s: float) -> CycleMemory:
+    """The memory after cycles that began with this sight. Only the acting lane's is tried again."""
+    if not records:
+        return CycleMemory(sight=sight, planned_rps={})
     acting = next((record for record in records if record.lane is Lane.ACT), None)
-    if acting is None:
-        return CycleMemory(sight=sight, planned_rps={}, retry_at_s=None)
-    planned_rps = {demand.service: demand.rate_rps_upper for demand in acting.snapshot.demands}
-    return CycleMemory(sight=sight, planned_rps=planned_rps, retry_at_s=_retry_at_s(acting, now_s))
+    picture = (acting or records[0]).snapshot
+    planned_rps = {demand.service: demand.rate_rps_upper for demand in picture.demands}
+    retry_at_s = None if acting is None else _retry_at_s(acting, now_s)
+    return CycleMemory(sight=sight, planned_rps=planned_rps, retry_at_s=retry_at_s)
 
 
 def remember_failure(sight: DatabaseSight, before: CycleMemory, now_s: float) -> CycleMemory:
@@ -78,17 +86,29 @@ def remember_failure(sight: DatabaseSight, before: CycleMemory, now_s: float) ->
 
 
 def _retry_at_s(record: CycleRecord, now_s: float) -> float | None:
-    if record.generation is not None:
-        return now_s + RETRY_S if _made_room(record) else None
+    """Of several policies the first that time alone may let change something."""
+    waits = [now_s + RETRY_S] if record.generation is not None and _made_room(record) else []
     reasons = set(record.decision.reasons) if record.decision is not None else {HoldReason.NO_PLAN}
+    parts = record.plan.parts if record.plan is not None else ()
+    if not parts or reasons & _OF_ALL:
+        found = [_passes_at_s(record, record.snapshot.policy, reasons, now_s)]
+    else:
+        policies = {policy.name: policy for policy in (record.snapshot.policy, *record.snapshot.policies)}
+        found = [_passes_at_s(record, policies[part.policy], set(map(HoldReason, part.held)), now_s) for part in parts]
+    return min((*waits, *(at_s for at_s in found if at_s is not None)), default=None)
+
+
+def _passes_at_s(record: CycleRecord, policy: Policy, reasons: set[HoldReason], now_s: float) -> float | None:
+    """When a policy's plan that was held for these reasons may be held no more; None where it takes news."""
     if not reasons or not reasons <= _PASSING:
         return None
-    if reasons == {HoldReason.COOLDOWN}:
-        # The picture's times are of the database's clock; the cycle began by ours, a moment before it was taken.
-        picture = record.snapshot
-        left_s = picture.target.promoted_at_s + picture.policy.cooldown_s - picture.taken_at_s
-        return max(record.started_at_s + left_s, now_s) + 0.1
-    return now_s + RETRY_S
+    if reasons != {HoldReason.COOLDOWN}:
+        return now_s + RETRY_S
+    if record.generation is not None:
+        return now_s + policy.cooldown_s + A_MOMENT_S
+    # The picture's times are of the database's clock; the cycle began by ours, a moment before it was taken.
+    left_s = record.snapshot.target.promoted_at_s + policy.cooldown_s - record.snapshot.taken_at_s
+    return max(record.started_at_s + left_s, now_s) + A_MOMENT_S
 
 
 def _made_room(record: CycleRecord) -> bool:

@@ -381,10 +381,11 @@ class PlannerWorker:
     def _tune(self, leader: Leader) -> None:
         """Plan when demand left what stands."""
         with self._parts.database.reading() as session:
-            policy = snapshots.read_policy(session)
-            demands = snapshots.read_demands(session, snapshots.read_services(session), policy.demand_lookback_s)
+            services = snapshots.read_services(session)
+            demands = snapshots.read_demands(session, services)
+            policies = snapshots.deciding_policies(session, services)
             target = targets.current(session, self._parts.settings.cluster)
-        alarms = demand_alarms(demands, target, policy, self._memory.planned_rps)
+        alarms = demand_alarms(demands, target, policies.__getitem__, self._memory.planned_rps)
         if alarms:
             _log.info("demand.alarmed", services=len(alarms), first=alarms[0])
             self._cycle(leader, CycleCause.DEMAND, self._look())
@@ -395,10 +396,7 @@ class PlannerWorker:
 
     def _look(self) -> DatabaseSight:
         with self._parts.database.reading() as session:
-            silent_s = snapshots.read_policy(session).device_silent_after_s
-            return DatabaseSight(
-                intent=telemetry.intent_mark(session), live_nodes=telemetry.live_nodes(session, silent_s)
-            )
+            return DatabaseSight(intent=telemetry.intent_mark(session), live_nodes=snapshots.live_nodes(session))
 
     def _cycle(self, leader: Leader, cause: CycleCause, sight: DatabaseSight) -> None:
         # While a cycle runs, whatever else is noticed is left to it or to the next look.

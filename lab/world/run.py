@@ -173,7 +173,7 @@ class Run:
     def _look(self) -> None:
         """A cycle before its time, where demand calls for one."""
         demands, target = self.observer.coming.demands, self.state.target
-        if demand_alarms(demands, target, self.scenario.policy, self.planned_rps):
+        if demand_alarms(demands, target, lambda _: self.scenario.policy, self.planned_rps):
             self._cycle()
         else:
             self.observer.observe()

@@ -25,7 +25,7 @@ from app.services.declared.tokens import Deed
 from app.services.planning.deciding import BARE, Decisions, Remark, RolledBack
 from app.services.planning.reviewing import Review, Waits, live, matter_of, short_plan
 from app.services.planning.rollout import Author, StoreActuator, outdated
-from app.services.planning.snapshots import StoreObserver, read_policy
+from app.services.planning.snapshots import StoreObserver, live_nodes, read_policy
 from app.services.whatif.made import no_plan
 from app.store import cycles, documents, plans, targets, telemetry
 from app.store.cycles import NewCycle
@@ -39,7 +39,6 @@ from solvers.domain.codec import Plain
 from solvers.domain.evidence import Reporter
 from solvers.domain.ids import CycleId, WorkloadId
 from solvers.domain.plan import Plan
-from solvers.domain.policy import Policy
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import ServiceMode
 from solvers.errors import EndingError, EngineError, StateError
@@ -300,11 +299,10 @@ class Planning:
         self._look_through(leader, sight)
         return tuple(records)
 
-    def _due(self, session: Session, policy: Policy) -> tuple[Lane, ...]:
+    def _due(self, session: Session) -> tuple[Lane, ...]:
         """Lanes with work; those that wait for people only now and then, while others are on auto."""
         lanes = lanes_with_work(session, self._parts.cluster)
-        nodes = telemetry.live_nodes(session, policy.device_silent_after_s)
-        mark = (telemetry.intent_mark(session), nodes, plans.last_decided(session))
+        mark = (telemetry.intent_mark(session), live_nodes(session), plans.last_decided(session))
         if mark != self._mark or ServiceMode.AUTO not in modes_declared(session):
             self._mark, self._asked_ms = mark, {}
         now_ms = self._parts.clock.elapsed_ms()
@@ -365,8 +363,7 @@ class Planning:
             aborted = cycles.abort_older(session, leader.fencing)
             own = [cycle for cycle in sorted(self._unended) if cycles.abort(session, cycle)]
             held = targets.held_back(session, self._parts.cluster) is not None
-            policy = read_policy(session)
-            lanes, seed = () if held else self._due(session, policy), policy.seed
+            lanes, seed = () if held else self._due(session), read_policy(session).seed
         self._unended.clear()
         for cycle in (*aborted, *own):
             _log.warning("cycle.aborted", cycle=cycle)

@@ -228,8 +228,8 @@ def node_targets(
     replicas: dict[DeviceId, list[ReplicaTarget]] = defaultdict(list)
     terms = _Terms(snapshot, told)
     known, owners = snapshot.devices_by_id(), owners_of(snapshot)
-    told = {name: owners.policy_at(name).governor for name in known}
-    governors = {name: None if governor == snapshot.policy.governor else governor for name, governor in told.items()}
+    own = {name: owners.policy_at(name).governor for name in known}
+    governors = {name: None if governor == snapshot.policy.governor else governor for name, governor in own.items()}
     for assignment in sorted(plan.assignments, key=lambda each: each.replica):
         if assignment.device not in known:
             raise InvariantError(f"a plan assigns {assignment.replica} to a device that is not in its snapshot")

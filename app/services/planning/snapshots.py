@@ -6,7 +6,7 @@ Measurements are clamped into their ranges, because one broken sensor must not s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from typing import TypeVar
@@ -24,7 +24,8 @@ from app.store.sql import database_now
 from app.store.telemetry import DemandRow, DeviceRow, ReplicaRow
 from solvers.domain.codec import from_plain
 from solvers.domain.device import Device, GpuType, Node, PowerCap
-from solvers.domain.ids import ClusterName, DeviceId, NodeId, PolicyName, ReplicaId, WorkloadId
+from solvers.domain.grouping import grouped
+from solvers.domain.ids import ClusterName, DeviceId, NodeId, PolicyName, ReplicaId, ServiceId, WorkloadId
 from solvers.domain.ownership import by_name
 from solvers.domain.policy import Policy
 from solvers.domain.profile import Profile
@@ -104,7 +105,7 @@ def read_snapshot(session: Session, cluster: ClusterName) -> Snapshot:
         tasks=_by_id(documents.values(session, kinds.TASK, OfflineTask)),
         job_statuses=_job_statuses(session),
         profiles=_profiles(session),
-        demands=_demands(session, services, (policy, *bound)),
+        demands=read_demands(session, services),
         replicas=tuple(map(_replica, known)),
         device_telemetry=tuple(
             _device_telemetry(row, wished.get(row.uuid)) for row in device_rows if DeviceId(row.uuid) in known_devices
@@ -115,16 +116,18 @@ def read_snapshot(session: Session, cluster: ClusterName) -> Snapshot:
     )
 
 
-def _demands(session: Session, services: tuple[Service, ...], policies: tuple[Policy, ...]) -> tuple[Demand, ...]:
-    """Each service's demand over the time that the policy that decides on it looks back, by service."""
-    default, *bound = policies
-    lookback_s = {policy.name: policy.demand_lookback_s for policy in bound}
-    by_length: dict[float, list[Service]] = {}
-    for service in services:
-        own = lookback_s.get(service.policy) if service.policy is not None else None
-        by_length.setdefault(default.demand_lookback_s if own is None else own, []).append(service)
-    found = (demand for length_s, mine in by_length.items() for demand in read_demands(session, tuple(mine), length_s))
-    return tuple(sorted(found, key=lambda demand: demand.service))
+def deciding_policies(session: Session, services: Iterable[Service]) -> dict[ServiceId, Policy]:
+    """The policy that decides on each service."""
+    default, bound = read_policy(session), {policy.name: policy for policy in read_bound_policies(session)}
+    named = ((service.id, service.policy) for service in services)
+    return {name: default if policy is None else bound.get(policy, default) for name, policy in named}
+
+
+def live_nodes(session: Session) -> tuple[tuple[str, ...], ...]:
+    """Nodes that report, by each time after which some policy calls a node's devices silent."""
+    policies = (read_policy(session), *read_bound_policies(session))
+    limits_s = {policy.device_silent_after_s for policy in policies}
+    return tuple(telemetry.live_nodes(session, limit_s) for limit_s in sorted(limits_s))
 
 
 def without_idle_built_in(snapshot: Snapshot) -> Snapshot:
@@ -166,15 +169,22 @@ def _by_id(works: Iterable[W]) -> tuple[W, ...]:
     return tuple(sorted(works, key=lambda work: work.id))
 
 
-def read_demands(session: Session, services: tuple[Service, ...], lookback_s: float) -> tuple[Demand, ...]:
+def read_demands(session: Session, services: Sequence[Service]) -> tuple[Demand, ...]:
     """Demand of every service: observed when any edge reported it within the window, else as declared. The upper one is
-    that of the busiest bin of the lookback: capacity grows with the first busy bin, and shrinks only when demand has
-    been lower for so long.
+    that of the busiest bin of the time that the policy that decides on it looks back: capacity grows with the first
+    busy bin, and shrinks only when demand has been lower for so long.
     """
+    policies = deciding_policies(session, services)
+    found = grouped(services, lambda service: policies[service.id].demand_lookback_s)
+    demands = (each for lookback_s, mine in found.items() for each in _demands(session, mine, lookback_s))
+    return tuple(sorted(demands, key=lambda demand: demand.service))
+
+
+def _demands(session: Session, services: Iterable[Service], lookback_s: float) -> Iterator[Demand]:
     window_s = min(DEMAND_WINDOW_S, lookback_s)
     rows = telemetry.demand(session, window_s=window_s, lookback_s=lookback_s, bin_s=DEMAND_BIN_S)
     observed = {row.service: row for row in rows}
-    return tuple(_demand(service, observed.get(service.id)) for service in services)
+    return (_demand(service, observed.get(service.id)) for service in services)
 
 
 def _profiles(session: Session) -> tuple[Profile, ...]:

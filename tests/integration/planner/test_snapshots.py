@@ -17,8 +17,8 @@ from app.services.planning.snapshots import StoreObserver, read_snapshot
 from app.store import documents, nodes
 from app.store.engine import Database
 from solvers.domain.codec import digest
-from solvers.domain.ids import ClusterName, ReplicaId
-from solvers.domain.policy import Policy
+from solvers.domain.ids import ClusterName, NodeId, PolicyName, ReplicaId
+from solvers.domain.policy import Policy, Pool
 from solvers.domain.snapshot import ReplicaState, Snapshot
 from solvers.domain.telemetry import BrokenLimit, DemandOrigin, RepartitionWish
 from tests.integration.planner.test_planning import lead
@@ -100,6 +100,13 @@ def test_a_planner_whose_clock_is_ahead_keeps_the_cooldown(
     (record,) = planning.run_lanes(leader)
     assert 0.0 <= record.snapshot.taken_at_s - record.snapshot.target.promoted_at_s < 300.0
     assert record.generation is None
+
+
+def test_nodes_are_live_as_each_policy_sees_it(world: World) -> None:
+    world.build()
+    world.declare(replace(POLICY, name=PolicyName("edge"), pool=Pool(nodes=(NodeId("b"),)), device_silent_after_s=30.0))
+    world.rows("UPDATE node_states SET last_report_at = now() - interval '1 minute' WHERE node_id = 'b' RETURNING 1")
+    assert world.database.read(snapshots.live_nodes) == (("a",), ("a", "b"))
 
 
 def test_demand_is_observed_where_an_edge_counts_it_and_declared_elsewhere(world: World) -> None:

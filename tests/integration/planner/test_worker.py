@@ -15,7 +15,8 @@ from app.settings import Settings
 from app.workers.scheduler import PlannerWorker
 from app.workers.solve_pool import PoolLimits, SolvePool
 from solvers.domain.evidence import SilentReporter
-from solvers.domain.policy import CostBasis
+from solvers.domain.ids import NodeId, PolicyName
+from solvers.domain.policy import CostBasis, Pool
 from solvers.errors import EngineError
 from solvers.planners.base import PlanRequest, Thought
 from tests.integration.planner.world import World, check_history
@@ -150,6 +151,21 @@ def test_nothing_new_causes_no_cycle(world: World, start: Start) -> None:
         worker._watch(leader)
         worker._tune(leader)
     assert cycles_closed(world) == 1
+
+
+def test_demand_is_judged_by_the_policy_that_decides_on_its_service(world: World, start: Start) -> None:
+    edge = replace(SWIFT, name=PolicyName("edge"), pool=Pool(nodes=(NodeId("a"),)), demand_headroom=10.0)
+    world.build(replace(service("labels", rate_rps=10.0), policy=edge.name), service("search"))
+    world.declare(edge)
+    worker = start()
+    wait_until(lambda: generation(world) == 1, "the first plan")
+    wait_until(lambda: worker._memory.failures == 0 and worker._memory.sight is not None, "the cycle has ended")
+    leader, closed = worker._leader(), settled(world)
+    assert leader is not None
+    # More than half of what stands would be too much of it by the margin of the policy `default`.
+    world.offer({"vision/labels": 20.0})
+    worker._tune(leader)
+    assert cycles_closed(world) == closed
 
 
 def test_demand_beyond_what_stands_raises_an_alarm(world: World, start: Start) -> None:

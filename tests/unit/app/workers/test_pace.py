@@ -11,7 +11,6 @@ from app.workers.pace import (
     RETRY_S,
     RETRY_S_MAX,
     CycleCause,
-    CycleMemory,
     DatabaseSight,
     cause_of,
     remember,
@@ -28,7 +27,7 @@ from solvers.planners.base import Budget
 from tests.builders import demand
 from tests.unit.app.services.whatif.small_fleet import POLICY, assignment, service, snapshot
 
-SIGHT = DatabaseSight(intent="services 1/7", live_nodes=("a", "b"))
+SIGHT = DatabaseSight(intent="services 1/7", live_nodes=(("a", "b"),))
 LABELS = ServiceId("vision/labels")
 
 
@@ -68,8 +67,9 @@ def test_the_first_sight_is_news() -> None:
     [
         (SIGHT, None),
         (replace(SIGHT, intent="services 2/9"), CycleCause.INTENT),
-        (replace(SIGHT, live_nodes=("a",)), CycleCause.FLEET),
-        (replace(SIGHT, live_nodes=("a", "b", "c")), CycleCause.FLEET),
+        (replace(SIGHT, live_nodes=(("a",),)), CycleCause.FLEET),
+        (replace(SIGHT, live_nodes=(("a", "b", "c"),)), CycleCause.FLEET),
+        (replace(SIGHT, live_nodes=(("a",), ("a", "b"))), CycleCause.FLEET),
     ],
 )
 def test_changes_of_intent_and_fleet_are_due_at_once(sight: DatabaseSight, cause: CycleCause | None) -> None:
@@ -101,6 +101,36 @@ def test_a_cooldown_is_waited_for_exactly() -> None:
     assert cause_of(SIGHT, memory, 103.2) is CycleCause.RETRY
 
 
+EDGE = Policy(name=PolicyName("edge"), cooldown_s=15.0, pool=Pool(nodes=(NodeId("b"),)))
+
+
+def in_parts(decision: Decision, *held: HoldReason) -> CycleRecord:
+    """Of a cycle in which the policy `edge` was held for this, and `default`, whose cooldown is another, was not."""
+    record = record_of(decision, policy=replace(POLICY, cooldown_s=500.0), promoted_at_s=snapshot().taken_at_s - 2.0)
+    parts = (part_of(POLICY), replace(part_of(EDGE), held=tuple(reason.value for reason in held)))
+    made = Proposal(status=ProposalStatus.FEASIBLE, planner="pools", plan=plan_of(*parts))
+    return replace(record, started_at_s=100.0, snapshot=replace(record.snapshot, policies=(EDGE,)), proposal=made)
+
+
+def test_each_policy_that_is_held_is_tried_again_after_its_own_time() -> None:
+    both = held(HoldReason.NOTHING_TO_CHANGE, HoldReason.COOLDOWN)
+    for decision in (held(HoldReason.COOLDOWN), both):
+        assert remember(SIGHT, [in_parts(decision, HoldReason.COOLDOWN)], 100.0).retry_at_s == 113.1
+    stale = held(HoldReason.STALE_DATA, HoldReason.SMALL_GAIN)
+    assert remember(SIGHT, [in_parts(stale, HoldReason.STALE_DATA)], 100.0).retry_at_s == 100.0 + RETRY_S
+    assert remember(SIGHT, [in_parts(stale, HoldReason.SMALL_GAIN)], 100.0).retry_at_s is None
+
+
+def test_a_cooldown_begins_anew_with_the_plan_of_another_policy() -> None:
+    record = replace(in_parts(Decision(promote=True), HoldReason.COOLDOWN), generation=Generation(2))
+    assert remember(SIGHT, [record], 101.0).retry_at_s == 116.1
+
+
+def test_a_lost_race_is_tried_again_whatever_parts_were_held_for() -> None:
+    record = in_parts(held(HoldReason.SUPERSEDED), HoldReason.SMALL_GAIN)
+    assert remember(SIGHT, [record], 100.0).retry_at_s == 100.0 + RETRY_S
+
+
 @pytest.mark.parametrize(
     "reasons",
     [
@@ -123,11 +153,13 @@ def test_an_undecided_cycle_is_tried_again() -> None:
 
 def test_other_lanes_ask_for_no_retry() -> None:
     memory = remember(SIGHT, [record_of(held(HoldReason.STALE_DATA), lane=Lane.SHADOW)], 100.0)
-    assert memory == CycleMemory(sight=SIGHT, planned_rps={}, retry_at_s=None)
+    assert (memory.sight, memory.retry_at_s) == (SIGHT, None)
 
 
-def test_memory_keeps_the_demand_of_the_acting_lane() -> None:
-    memory = remember(SIGHT, [record_of(Decision(promote=True))], 100.0)
+@pytest.mark.parametrize("lane", Lane)
+def test_memory_keeps_the_demand_that_was_planned_for(lane: Lane) -> None:
+    """Else a lane that waits for people would be planned at every look, for demand that it knows."""
+    memory = remember(SIGHT, [record_of(held(HoldReason.SHADOW_ONLY), lane=lane)], 100.0)
     assert memory.planned_rps == {LABELS: 40.0}
 
 
@@ -149,7 +181,7 @@ def test_who_waits_for_devices_that_changed_hands_is_planned_again_soon() -> Non
     picture = replace(snapshot(), services=(replace(label, policy=mine.name),), policies=(mine,))
     standing = Target(assignments=(assignment("vision/labels", "GPU-a0"),))
     short = Unplaced(kind=WorkloadKind.SERVICE, workload=WorkloadId(LABELS), rate_rps_short=1.0, reasons=())
-    made = plan_of(PlanPart(policy=mine.name, planner="greedy", planner_version="1", objective=Objective()), short)
+    made = replace(plan_of(part_of(mine)), unplaced=(short,))
     record = replace(
         record_of(Decision(promote=True)),
         snapshot=replace(picture, target=standing),
@@ -163,7 +195,11 @@ def test_who_waits_for_devices_that_changed_hands_is_planned_again_soon() -> Non
     assert remember(SIGHT, [replace(record, proposal=nobody_short)], 100.0).retry_at_s is None
 
 
-def plan_of(part: PlanPart, short: Unplaced) -> Plan:
+def part_of(policy: Policy) -> PlanPart:
+    return PlanPart(policy=policy.name, planner="greedy", planner_version="1", objective=Objective())
+
+
+def plan_of(*parts: PlanPart) -> Plan:
     return Plan(
         snapshot=Digest("sha256:0"),
         parent=Generation(1),
@@ -172,7 +208,7 @@ def plan_of(part: PlanPart, short: Unplaced) -> Plan:
         seed=1,
         assignments=(),
         settings=(),
-        unplaced=(short,),
+        unplaced=(),
         objective=Objective(),
-        parts=(part,),
+        parts=parts,
     )

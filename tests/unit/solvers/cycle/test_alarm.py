@@ -29,11 +29,11 @@ def test_demand_beyond_or_far_below_what_stands_is_alarming(rate_rps: float, ala
     target = Target(
         assignments=(assignment("vision/labels", "GPU-a0"), assignment("vision/labels", "GPU-a1", ordinal=1))
     )
-    found = demand_alarms([demand(LABELS, rate_rps)], target, policy, {LABELS: 75.0})
+    found = demand_alarms([demand(LABELS, rate_rps)], target, lambda _: policy, {LABELS: 75.0})
     assert found == ((LABELS,) if alarmed else ())
 
 
 def test_demand_that_the_last_cycle_knew_raises_no_second_alarm() -> None:
-    assert demand_alarms([demand(LABELS, 500.0)], Target(), POLICY, {LABELS: 480.0}) == ()
-    assert demand_alarms([demand(LABELS, 500.0)], Target(), POLICY, {LABELS: 400.0}) == (LABELS,)
-    assert demand_alarms([demand(LABELS, 500.0)], Target(), POLICY, {}) == (LABELS,)
+    assert demand_alarms([demand(LABELS, 500.0)], Target(), lambda _: POLICY, {LABELS: 480.0}) == ()
+    assert demand_alarms([demand(LABELS, 500.0)], Target(), lambda _: POLICY, {LABELS: 400.0}) == (LABELS,)
+    assert demand_alarms([demand(LABELS, 500.0)], Target(), lambda _: POLICY, {}) == (LABELS,)
