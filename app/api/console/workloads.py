@@ -191,7 +191,7 @@ def work(visit: Looking) -> Response:
         "work.html",
         topics="work",
         jobs=[item for item in fleet["jobs"] if item["kind"] == "job"],
-        tasks=[plain(item) for item in visit.services.tasks.page(listing).items],
+        tasks=[plain(item) for item in visit.services.tasks.page(listing, visit.actor.project).items],
         devices={device["id"]: f"{device['node']} #{device['index']}" for device in fleet["devices"]},
     )
 

@@ -449,7 +449,7 @@ def list_task_statuses(
 ) -> Any:
     """By project and name: their place in line or their group, progress, deadline, and what the plan believes."""
     listing = TaskListing(limit=order.limit, cursor=order.cursor, project=visible_project(actor, project), state=state)
-    return answer(services_of(request).tasks.page(listing))
+    return answer(services_of(request).tasks.page(listing, actor.project))
 
 
 @tasks_router.get(
@@ -460,7 +460,7 @@ def get_task_status(
 ) -> Any:
     """One task."""
     require_project(actor, key[0])
-    return answer(services_of(request).tasks.get(*key))
+    return answer(services_of(request).tasks.get(*key, actor.project))
 
 
 def _task(new: NewTask, actor: Actor) -> OfflineTask:

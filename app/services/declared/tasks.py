@@ -35,7 +35,9 @@ QUEUE_POSITION = "queue_position"
 
 @record
 class TaskGroupLine:
-    """Where a task runs, in which configuration, and which tasks share the device with it."""
+    """Where a task runs, in which configuration, and which tasks share the device with it: of its own project alone for
+    a project's token.
+    """
 
     device: str
     gpu_type: str | None
@@ -93,20 +95,22 @@ class Tasks:
                 raise StateError(f"there is a task {task.id} already; give another name, or none")
             return put_audited(session, kinds.TASK, task, Precondition(absent=True), deed).stored
 
-    def page(self, listing: TaskListing) -> StoredPage[TaskStatusLine]:
-        """Tasks by project and name. Raises FieldError for a foreign cursor."""
+    def page(self, listing: TaskListing, whose: str | None) -> StoredPage[TaskStatusLine]:
+        """Tasks by project and name, as a project's token (None: everybody) may see them. Raises FieldError for a
+        foreign cursor.
+        """
         with self._database.reading() as session:
             found = tasks.page(session, self._cluster, listing)
-            stands = _Standing.read(session, self._cluster) if found.items else _Standing()
+            stands = _Standing.read(session, self._cluster, whose) if found.items else _Standing()
         return StoredPage(items=tuple(stands.status(row) for row in found.items), next_cursor=found.next_cursor)
 
-    def get(self, project: str, name: str) -> TaskStatusLine:
-        """One task. Raises NotFoundError."""
+    def get(self, project: str, name: str, whose: str | None) -> TaskStatusLine:
+        """One task, likewise. Raises NotFoundError."""
         with self._database.reading() as session:
             row = tasks.find(session, self._cluster, project, name)
             if row is None:
                 raise NotFoundError(f"there is no task {project}/{name}", key=f"{project}/{name}")
-            return _Standing.read(session, self._cluster).status(row)
+            return _Standing.read(session, self._cluster, whose).status(row)
 
 
 def fresh_name() -> str:
@@ -121,7 +125,7 @@ class _Standing:
     gpu_types: dict[str, str] = field(default_factory=dict)
 
     @staticmethod
-    def read(session: Session, cluster: str) -> _Standing:
+    def read(session: Session, cluster: str, whose: str | None) -> _Standing:
         standing = tasks.standing_plan(session, cluster)
         if standing is None:
             return _Standing()
@@ -130,7 +134,8 @@ class _Standing:
         for item in plan.assignments:
             if item.kind is WorkloadKind.TASK:
                 stands.assignments.setdefault(item.workload, []).append(item)
-                stands.on_device.setdefault(item.device, []).append(item.workload)
+                if whose in (None, item.workload.partition("/")[0]):
+                    stands.on_device.setdefault(item.device, []).append(item.workload)
         stands.unplaced.update({item.workload: item for item in plan.unplaced if item.kind is WorkloadKind.TASK})
         return stands
 

@@ -356,14 +356,22 @@ def owner_sentences(owners: Owners, standing: StandingOwners, workload: str, pla
 
 
 PROBLEMS_TOLD_MAX = 50
+_PROCESS = re.compile(r"(?<![\w./-])[a-z0-9._-]+/[a-z0-9._-]+#\d+")
 
 
-def problem_sentences(problems: Mapping[str, Sequence[str]], about: str = "") -> tuple[str, ...]:
+def problem_sentences(
+    problems: Mapping[str, Sequence[str]], about: str = "", project: str | None = None
+) -> tuple[str, ...]:
     """What nodes say stands in their way: a command that they do not start for others, a process that dies. `about`:
-    only of processes whose names begin so.
+    only of processes whose names begin so. `project`: as it may hear it, without the names of others' processes.
     """
     told = (f"node {node}: {text}" for node, texts in problems.items() for text in texts if f" {about}" in f" {text}")
-    return tuple(islice(told, PROBLEMS_TOLD_MAX))
+
+    def known(name: re.Match[str]) -> str:
+        return name[0] if name[0].startswith(f"{project}/") else "a process of another project"
+
+    heard = told if project is None else (_PROCESS.sub(known, text) for text in told)
+    return tuple(islice(heard, PROBLEMS_TOLD_MAX))
 
 
 def places_of(devices: Iterable[Device]) -> dict[str, str]:

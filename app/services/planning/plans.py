@@ -200,7 +200,7 @@ class Plans:
             owners = _owners(session, whole, workload) if workload is not None else ()
             problems = nodes.problems(session, summary.generation) if workload and summary.generation else {}
             pools = _pools(session)
-            waiting = _waiting(session, self._cluster, workload, mode) if workload and mode is not None else None
+            waiting = self._waiting(session, project, workload, mode) if workload and mode is not None else None
             cheaper = cheaper_words(plans.waiting(session)) if project is None else None
         wanted, missing = choices(plan, gpu_types, workload, pools), gaps(plan.unplaced, workload, pools)
         if workload is not None and mode is None and not wanted and not missing:
@@ -214,13 +214,24 @@ class Plans:
             waiting=waiting,
             insight=told(insight, project, workload, pools),
             owners=owners,
-            problems=problem_sentences(problems, f"{workload}#"),
+            problems=problem_sentences(problems, f"{workload}#", project),
             why_not=why_not(plan, insight, (workload, gpu_type), types, pools.get(workload))
             if workload and gpu_type
             else None,
             forced=None,
             slo_curve=None,
         )
+
+    def _waiting(self, session: Session, project: str | None, workload: str, mode: ServiceMode) -> Waiting | None:
+        plan_id, told = None, tuple[str, ...]()
+        if mode in _WAITS_AS:
+            for newest in plans.page(session, PageOrder(limit=1), state=_WAITS_AS[mode]).items:
+                plan = plans.load(session, newest.id)
+                if workload in {item.workload for item in plan.assignments} | {item.workload for item in plan.unplaced}:
+                    (found,) = known(session, self._cluster, newest)
+                    plan_id, told = newest.id, told_to(found, project).told
+        sentence = mode_sentence(workload, mode, plan_id, told)
+        return Waiting(mode=mode, plan_id=plan_id, sentence=sentence) if sentence is not None else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,17 +302,6 @@ def _mode(session: Session, workload: str) -> ServiceMode | None:
 
 _WAITS_AS = {ServiceMode.APPROVE: PlanState.AWAITING_APPROVAL, ServiceMode.SHADOW: PlanState.SHADOW}
 """In which state the plans wait that a mode holds back."""
-
-
-def _waiting(session: Session, cluster: str, workload: str, mode: ServiceMode) -> Waiting | None:
-    plan_id, told = None, tuple[str, ...]()
-    if mode in _WAITS_AS:
-        for newest in plans.page(session, PageOrder(limit=1), state=_WAITS_AS[mode]).items:
-            plan = plans.load(session, newest.id)
-            if workload in {item.workload for item in plan.assignments} | {item.workload for item in plan.unplaced}:
-                plan_id, told = newest.id, known(session, cluster, newest)[0].told
-    sentence = mode_sentence(workload, mode, plan_id, told)
-    return Waiting(mode=mode, plan_id=plan_id, sentence=sentence) if sentence is not None else None
 
 
 def _pools(session: Session) -> dict[str, str]:

@@ -250,7 +250,7 @@ class StatusReader:
             ),
             short=tuple(item for item in known.short if mine.sees(tuple(item.id.split("/")))),
             beyond=beyond,
-            problems=problem_sentences(problems, "" if project is None else f"{project}/"),
+            problems=problem_sentences(problems, "" if project is None else f"{project}/", project),
         )
 
 

@@ -113,14 +113,15 @@ def test_a_workload_that_does_not_exist_has_no_explanation(world: World) -> None
 
 
 @pytest.mark.parametrize(
-    ("mode", "state", "words"),
+    ("mode", "state", "words", "blocked", "told"),
     [
-        (ServiceMode.APPROVE, PlanState.AWAITING_APPROVAL, "waits for somebody to apply it"),
-        (ServiceMode.SHADOW, PlanState.SHADOW, "only recorded"),
+        (ServiceMode.APPROVE, PlanState.AWAITING_APPROVAL, "waits for somebody to apply it", (), "$765.43/h more"),
+        (ServiceMode.APPROVE, PlanState.AWAITING_APPROVAL, "waits for", ("falls short (x/y)",), "falls short (x/y)"),
+        (ServiceMode.SHADOW, PlanState.SHADOW, "only recorded", (), ""),
     ],
 )
 def test_an_explanation_names_the_plan_that_waits(
-    world: World, mode: ServiceMode, state: PlanState, words: str
+    world: World, mode: ServiceMode, state: PlanState, words: str, blocked: tuple[str, ...], told: str
 ) -> None:
     lane = Lane(mode.value)
     for name in ("vision", "idle", "moving"):
@@ -142,6 +143,17 @@ def test_an_explanation_names_the_plan_that_waits(
     assert (found["mode"], found["plan_id"]) == (mode.value, waiting)
     assert waiting in found["sentence"]
     assert words in found["sentence"]
+    # What the whole plan costs, and whom it leaves short, is no project's.
+    with world.database.raw() as connection:
+        connection.execute(
+            "UPDATE plans SET added_usd_per_h = 765.43, blocked = %s WHERE id = %s", (list(blocked), waiting)
+        )
+    sentences = {
+        who: world.call("GET", f"{path}/vision", who).json()["waiting"]["sentence"] for who in ("viewer", "own viewer")
+    }
+    assert told in sentences["viewer"]
+    assert not told or told not in sentences["own viewer"]
+    assert "made for generation" not in sentences["own viewer"]
     # A plan without a part for a workload does not make it wait; nor does anything on auto, or the whole plan.
     assert world.call("GET", f"{path}/idle").json()["waiting"]["plan_id"] is None
     assert world.call("GET", f"{path}/moving").json()["waiting"] is None

@@ -146,11 +146,11 @@ def test_cancelling_is_deleting(world: World) -> None:
     assert world.call("GET", f"/v1/tasks/{OWN}/{made['name']}/status", "viewer").status_code == 404
 
 
-def assignment(name: str, capacity_rps: float = 100.0) -> Assignment:
+def assignment(name: str, capacity_rps: float = 100.0, project: str = OWN) -> Assignment:
     return Assignment(
-        replica=ReplicaId(f"{OWN}/{name}#0"),
+        replica=ReplicaId(f"{project}/{name}#0"),
         kind=WorkloadKind.TASK,
-        workload=WorkloadId(f"{OWN}/{name}"),
+        workload=WorkloadId(f"{project}/{name}"),
         model=ModelName("resnet50"),
         device=DeviceId(DEVICE),
         share_pct_sm=40,
@@ -204,6 +204,22 @@ def test_running_and_finished_tasks_tell_their_group_and_what_was_measured(world
     assert world.call("PUT", f"/v1/tasks/{OWN}/one", "operator", plain=less).status_code == 200
     again = world.call("GET", f"/v1/tasks/{OWN}/one/status", "viewer").json()
     assert (again["state"], again["inputs_done"]) == ("done", 700.0)
+
+
+def test_a_project_is_not_told_whose_tasks_share_its_device(world: World) -> None:
+    world.joined(NODE)
+    submit(world, name="one")
+    submit(world, name="secret", project=FOREIGN)
+    _stand(world, replace(stored.plan(), assignments=(assignment("one"), assignment("secret", project=FOREIGN))))
+
+    def told(who: str) -> list[list[str]]:
+        (item,) = (each for each in statuses(world, who=who) if each["name"] == "one")
+        one = world.call("GET", f"/v1/tasks/{OWN}/one/status", who).json()
+        return [item["group"]["tasks"], one["group"]["tasks"]]
+
+    assert told("viewer") == [[f"{OWN}/one", f"{FOREIGN}/secret"]] * 2
+    assert told("own viewer") == [[f"{OWN}/one"]] * 2
+    assert FOREIGN not in world.call("GET", "/work", None, headers=world.cookie("own viewer")).text
 
 
 def _stand(world: World, plan: Plan) -> None:

@@ -13,6 +13,7 @@ from app.services.explaining.sentences import (
     mode_sentence,
     owner_sentences,
     owner_words,
+    problem_sentences,
     sentence,
 )
 from solvers.cycle.owners import KNOBS, StandingOwners, knob_owners
@@ -182,3 +183,14 @@ def test_a_gap_says_which_plans_it_is_among() -> None:
     assert gap_words(5.41, None, [free]) == gap_words(5.41, 0.0, pinned) == "how far from the optimum was not proven"
     assert gap_words(0.0, None, []) == "nothing is cheaper"
     assert gap_words(5.39, 5.4, []).startswith("at most 0.0 % above")
+
+
+def test_a_project_hears_of_its_processes_without_the_names_of_others() -> None:
+    """A node that asks for another division of a GPU names who should give, and to whom."""
+    cure = "GPU-0: latency limit broken; demo/vision#0 needs about 10 % more share, from other/speech#1"
+    own = "GPU-0 demo/vision#0: the last worker failed: /opt/demo/run.sh: no models/a"
+    told = {"n1": (cure, own, "GPU-1 other/speech#1: it ends at once")}
+    mine = "node n1: GPU-0: latency limit broken; demo/vision#0 needs about 10 % more share, from "
+    assert problem_sentences(told, "demo/", "demo") == (f"{mine}a process of another project", f"node n1: {own}")
+    assert problem_sentences(told, "demo/") == (f"{mine}other/speech#1", f"node n1: {own}")
+    assert "demo/" not in problem_sentences(told, "other/", "other")[0]
