@@ -15,7 +15,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
-from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy import ColumnElement, delete, func, insert, select, update
 from sqlalchemy.orm import Session
 
 from app.records import record
@@ -109,19 +109,23 @@ def close(session: Session, record: CycleRecord) -> None:
 
 
 def abort_older(session: Session, fencing_token: int) -> tuple[CycleId, ...]:
-    """Mark running cycles of older leaders aborted; one that had promoted its plan learns its generation."""
-    promoted = select(func.max(plans.c.generation)).where(plans.c.cycle_id == cycles.c.id).scalar_subquery()
-    statement = update(cycles).where(_RUNNING, cycles.c.fencing_token < fencing_token)
-    statement = statement.values(
-        state=CycleState.ABORTED, ended_at=func.now(), generation=func.coalesce(cycles.c.generation, promoted)
-    )
-    return tuple(CycleId(found) for found in session.execute(statement.returning(cycles.c.id)).scalars())
+    """Mark running cycles of older leaders aborted."""
+    return _abort(session, cycles.c.fencing_token < fencing_token)
 
 
 def abort(session: Session, cycle_id: str) -> bool:
     """Mark one running cycle aborted; False when it does not run any more."""
-    statement = update(cycles).where(cycles.c.id == cycle_id, _RUNNING)
-    return changed(session, statement.values(state=CycleState.ABORTED, ended_at=func.now())) > 0
+    return bool(_abort(session, cycles.c.id == cycle_id))
+
+
+def _abort(session: Session, among: ColumnElement[bool]) -> tuple[CycleId, ...]:
+    """One that had promoted its plan learns its generation."""
+    promoted = select(func.max(plans.c.generation)).where(plans.c.cycle_id == cycles.c.id).scalar_subquery()
+    statement = update(cycles).where(_RUNNING, among)
+    statement = statement.values(
+        state=CycleState.ABORTED, ended_at=func.now(), generation=func.coalesce(cycles.c.generation, promoted)
+    )
+    return tuple(CycleId(found) for found in session.execute(statement.returning(cycles.c.id)).scalars())
 
 
 def delete_older(session: Session, days: float) -> int:

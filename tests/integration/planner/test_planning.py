@@ -8,7 +8,7 @@ import pytest
 
 from agents.wire import NodeTarget, decode
 from app import kinds
-from app.services.planning.planning import Leader, Planning
+from app.services.planning.planning import Leader, LeaderJournal, Planning
 from app.services.planning.rollout import StoreActuator
 from app.store import cycles, documents, plans, targets
 from app.store.plans import PlanState
@@ -372,6 +372,23 @@ def test_dying_between_draft_and_actuation_leaves_a_consistent_state(
     assert sorted(world.column("SELECT state FROM cycles"), key=str) == ["aborted", "closed"]
     assert plan_states(world) == ["act promoted", "act superseded"]
     check_history(world, [1])
+
+
+def test_a_cycle_that_promoted_and_could_not_be_closed_knows_its_generation(
+    world: World, planning: Planning, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.build()
+
+    def die(*_: object) -> None:
+        raise TransientError("the database went away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LeaderJournal, "close", die)
+        with pytest.raises(TransientError):
+            planning.run_lanes(lead(world))
+    planning.run_lanes(lead(world))
+    found = world.rows("SELECT state, generation FROM cycles ORDER BY started_at")
+    assert found == [("aborted", 1), ("closed", None)]
 
 
 def test_a_new_leader_aborts_what_a_dead_one_left_running(world: World, planning: Planning) -> None:
