@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psycopg
 import pytest
 
 from agents.wire import NodeTarget, decode
@@ -29,7 +30,7 @@ from tests import nursery
 from tests.integration.faults.fleet import DEVICES, busy, seed
 from tests.integration.faults.house import House, Postgres, Process
 from tests.integration.faults.invariants import Watch, behind, meets
-from tests.integration.postgres import embedded_binaries
+from tests.integration.postgres import embedded_binaries, running
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -50,11 +51,33 @@ with socket.socket(socket.AF_UNIX) as asked:
 """
 
 
-def commands(page: str) -> str:
-    """What a page tells to type."""
-    blocks = re.findall(r"^```sh\n(.*?)^```$", (PAGES / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+def commands(page: str, heading: str = "") -> str:
+    """What a page tells to type, below one of its headings alone where that is named."""
+    text = (PAGES / page).read_text(encoding="utf-8")
+    if heading:
+        text = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    blocks = re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert blocks, f"{page} tells nothing to type"
     return "\n".join(["set -euo pipefail", *blocks])
+
+
+def typed_beside(script: str, url: str, folder: Path, **programs: str) -> None:
+    """Run a page's commands beside a database alone; `programs` are shell lines that stand for what they are named."""
+    for name, line in {"systemctl": "true", "headroom": "true", **programs}.items():
+        program = folder / name
+        program.write_text(f"#!/bin/sh\n{line}\n")
+        program.chmod(0o755)
+    path = f"{folder}:{embedded_binaries()}:{os.environ['PATH']}"
+    environment = {"PATH": path, "HEADROOM_DATABASE_URL": url, "HEADROOM_TOKEN": "none"}
+    done = subprocess.run(
+        ["timeout", "60", "bash", "-c", script],
+        cwd=folder,
+        env=environment,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
 
 class Services:
@@ -231,6 +254,40 @@ def test_backup_and_restore(services: Services, tmp_path: Path) -> None:
     said = typed(services.house, "backup.md", tmp_path, services)
     assert "epoch 1 is over" in said
     _goes_on(services.house)
+
+
+def test_a_backup_comes_back_on_a_server_that_knows_no_role_of_it(database_url: str, tmp_path: Path) -> None:
+    """To an owner of its database who may make roles, and nothing else; who reads the views there reads them again."""
+    typed_beside(commands("backup.md", "Backup"), database_url, tmp_path)
+    with running(embedded_binaries()) as other:
+        with psycopg.connect(other.url("postgres"), autocommit=True) as connection:
+            connection.execute("CREATE ROLE mover LOGIN CREATEROLE")
+            connection.execute("CREATE DATABASE moved OWNER mover")
+        url = other.url("moved").replace("//headroom@", "//mover@")
+        for _ in range(2):
+            typed_beside(commands("backup.md", "Restore"), url, tmp_path)
+        assert migrate.current(url) == migrate.head()
+        with psycopg.connect(other.url("moved")) as connection:
+            connection.execute("SET ROLE headroom_reader")
+            assert connection.execute("SELECT count(*) FROM cost_by_service_hour").fetchone() == (0,)
+
+
+def test_a_new_password_is_taken_by_all(tmp_path: Path) -> None:
+    """On a server that asks for it; what restarts reads what the page wrote."""
+    with running(embedded_binaries()) as server:
+        rules = server.sockets / "data" / "pg_hba.conf"
+        rules.write_text(f"local all keeper scram-sha-256\n{rules.read_text()}")
+        with psycopg.connect(server.url("postgres"), autocommit=True) as connection:
+            connection.execute("CREATE ROLE keeper LOGIN PASSWORD 'before'")
+            connection.execute("SELECT pg_reload_conf()")
+        before = server.url("postgres").replace("//headroom@", "//keeper:before@")
+        asks = "psql -q -d \"$HEADROOM_DATABASE_URL\" -c 'SELECT 1'"
+        reads = f"HEADROOM_DATABASE_URL=$(sed s/^HEADROOM_DATABASE_URL=// database.env) && {asks} > restarted"
+        typed_beside(commands("keys.md", "The database's password"), before, tmp_path, headroom=asks, systemctl=reads)
+        assert "1 row" in (tmp_path / "restarted").read_text()
+        assert (tmp_path / "database.env").stat().st_mode & 0o077 == 0
+        with pytest.raises(psycopg.OperationalError, match="password"):
+            psycopg.connect(before)
 
 
 def test_key_rotation(services: Services, tmp_path: Path) -> None:
