@@ -207,9 +207,12 @@ def seed() -> None:
 
 
 def _database_url() -> str:
+    from app.store.engine import Database
+
     settings = load_settings(os.environ)
     if not settings.session_url:
         raise InputError("set HEADROOM_DATABASE_URL; `headroom up` makes its own tokens for the embedded database")
+    Database(settings.session_url).require_sessions()
     return settings.session_url
 
 

@@ -243,8 +243,12 @@ def _settings(host: str | None, port: int | None) -> Settings:
 
 
 def _database_url() -> str:
+    """Raises InputError where a pooler has that address: a migration's lock is a session's."""
+    from app.store.engine import Database
+
     settings = _settings(None, None)
     if settings.session_url:
+        Database(settings.session_url).require_sessions()
         return settings.session_url
     from app.store.embedded import embedded_url
 

@@ -5,6 +5,7 @@ nothing, ends in time, and shows no secret.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -42,6 +43,8 @@ def doctor(
     Changes nothing. With --node: headroom doctor --node -- --server URL --devices nvml:all …
     """
     settings = load_settings(os.environ)
+    # What a look meets is in its line.
+    logging.getLogger("headroom").addHandler(logging.NullHandler())
     if node:
         found = [*_looked(machine_checks(settings, serves=False), limit_s), *_node(context.args, limit_s)]
     else:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from app.cli.doctor.checks import Check, Symptom, odd, told_skew, unseen, well, wrong
 from app.settings import Settings
+from solvers.errors import InputError, StateError, TransientError
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Row
@@ -20,6 +21,13 @@ VERSION_LEAST = 150_000
 CONNECTIONS_LEAST = 10
 RAW_DAYS_LATE = 2
 HEARD_S = 3.0
+BY_TRANSACTION = "name PostgreSQL's own address in HEADROOM_DATABASE_DIRECT_URL"
+ONE_DATABASE = "name the same database in both"
+TODO = {
+    "notifications": "see whether HEADROOM_DATABASE_DIRECT_URL leads to PostgreSQL itself, and its log",
+    "read replica": "start it, or correct HEADROOM_DATABASE_READ_URL: the primary answers in its place",
+}
+"""For looks at another server than the rest."""
 
 
 def database_url(settings: Settings) -> str | None:
@@ -31,7 +39,6 @@ def database_url(settings: Settings) -> str | None:
     if not (settings.home / "pgdata").is_dir():
         return None
     from app.store.embedded import standing_url
-    from solvers.errors import StateError
 
     found = standing_url(settings.home)
     if found is None:
@@ -49,7 +56,13 @@ def reaching(settings: Settings, opened: list[Database]) -> Check:
         from app.store.engine import Database, libpq_url
 
         database = Database(url, direct_url=settings.database_direct_url, application_name="headroom doctor")
-        facts = _facts(database)
+        try:
+            facts = _facts(database)
+        except TransientError:
+            if not settings.database_direct_url:
+                # A pooler that refuses what a session is told at its start says so in its own words.
+                database.require_sessions()
+            raise
         opened.append(database)
         told = f"PostgreSQL {facts.version.partition(' ')[0]}"
         if facts.version_number < VERSION_LEAST:
@@ -61,7 +74,7 @@ def reaching(settings: Settings, opened: list[Database]) -> Check:
             told += f": psql -d '{libpq_url(url)}'"
         return well(told)
 
-    return Check("database", look, "start it, or correct HEADROOM_DATABASE_URL; see its own log")
+    return Check("database", look, "start it, or correct HEADROOM_DATABASE_URL; see its own log, or its pooler's")
 
 
 def database_checks(settings: Settings, database: Database) -> list[Check]:
@@ -77,7 +90,9 @@ def database_checks(settings: Settings, database: Database) -> list[Check]:
         "leader": lambda: _leader(database),
         "history": lambda: _history(database, settings),
     }
-    return [Check(name, look, todo) for name, look in looks.items()]
+    if settings.database_read_url:
+        looks["read replica"] = lambda: _replica(database, settings)
+    return [Check(name, look, TODO.get(name, todo)) for name, look in looks.items()]
 
 
 def _facts(database: Database) -> Row[Any]:
@@ -135,17 +150,36 @@ def _doorbell(database: Database) -> Symptom:
     """Whether who listens is told; nobody else knows the channel."""
     from psycopg import sql
 
-    database.require_sessions()
+    try:
+        database.require_sessions()
+    except InputError as error:
+        return wrong(error.message, BY_TRANSACTION)
     channel = f"headroom_doctor_{secrets.token_hex(8)}"
     with database.listening(channel) as heard:
         with database.raw() as speaking:
             speaking.execute(sql.SQL("NOTIFY {}").format(sql.Identifier(channel)))
         if list(heard.notifies(timeout=HEARD_S, stop_after=1)):
             return well("who listens is told")
+    if database.direct_url != database.url:
+        return wrong("LISTEN at HEADROOM_DATABASE_DIRECT_URL does not hear HEADROOM_DATABASE_URL", ONE_DATABASE)
     return wrong(
-        "LISTEN hears nothing: a pool that hands out connections by transaction stands between",
-        "name PostgreSQL's own address in HEADROOM_DATABASE_DIRECT_URL",
+        "LISTEN hears nothing: a pool that hands out connections by transaction stands between", BY_TRANSACTION
     )
+
+
+def _replica(database: Database, settings: Settings) -> Symptom:
+    from app.store.engine import Database
+    from app.store.replica import Reads
+
+    reads = Reads(database, Database(settings.database_read_url, pool_size=1), settings.read_lag_s_max)
+    try:
+        reads.measure()
+    finally:
+        reads.dispose()
+    told = f"it is {reads.lag_s:.1f} s behind"
+    if reads.lag_s > settings.read_lag_s_max:
+        return odd(f"{told}, and passed over", "see its log, or raise HEADROOM_READ_LAG_S_MAX")
+    return well(told)
 
 
 def _leader(database: Database) -> Symptom:

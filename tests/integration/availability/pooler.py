@@ -41,12 +41,12 @@ def program() -> str:
 
 
 @contextmanager
-def pooling(server: Server, more: str = "") -> Iterator[int]:
+def pooling(server: Server, more: str = "", configuration: str = CONFIGURATION) -> Iterator[int]:
     """Its port, while it runs before a server."""
     port, user = free_port(), owner()
     with tempfile.TemporaryDirectory(prefix="headroom-pgbouncer-") as folder:
         file, log = Path(folder) / "pgbouncer.ini", Path(folder) / "log"
-        file.write_text(CONFIGURATION.format(sockets=server.sockets, port=port, sessions=SESSIONS_MAX, more=more))
+        file.write_text(configuration.format(sockets=server.sockets, port=port, sessions=SESSIONS_MAX, more=more))
         if user is not None:
             # It does not run as root, either.
             os.chown(folder, user, -1)

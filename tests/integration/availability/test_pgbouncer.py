@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -17,10 +19,11 @@ from tests.integration.faults.bells import Listener
 from tests.integration.faults.fleet import DEVICES, busy, seed
 from tests.integration.faults.house import House
 from tests.integration.faults.invariants import behind, check_afterwards, meets
-from tests.integration.postgres import Server
+from tests.integration.postgres import Server, embedded_binaries, running
 
 pytestmark = pytest.mark.integration
 
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "availability.md"
 NODES = ("node-a", "node-b")
 RULES = "SELECT name, setting FROM pg_settings WHERE name = ANY(%s)"
 NAMES = ["TimeZone", "lock_timeout", "idle_in_transaction_session_timeout"]
@@ -81,11 +84,58 @@ def test_a_pooler_alone_is_refused_in_words(template_server: Server, house: Hous
         with pytest.raises(InputError, match="HEADROOM_DATABASE_DIRECT_URL"):
             Database(pooled, direct_url=pooled).require_sessions()
         Database(pooled, direct_url=house.url).require_sessions()
-        for command in ("serve", "planner"):
-            done = house.run(command, database_url=pooled)
-            assert done.returncode == 2, done.stderr
+        commands = ("serve", "planner", "migrate up", "migrate down base", "restore --new-epoch", "token bootstrap")
+        for command in commands:
+            done = house.run(*command.split(), database_url=pooled)
+            assert done.returncode == 2, (command, done.stderr)
             assert "HEADROOM_DATABASE_DIRECT_URL" in done.stderr
             assert "Traceback" not in done.stderr
+        done = house.run("doctor", "--json", database_url=pooled)
+        lines = {line["check"]: line for line in json.loads(done.stdout)}
+        told = lines["notifications" if more else "database"]
+        assert (told["state"], "HEADROOM_DATABASE_DIRECT_URL" in told["found"]) == ("wrong", True)
+        done = house.run("doctor", "--json", database_url=pooled, database_direct_url=house.url)
+        lines = {line["check"]: line for line in json.loads(done.stdout)}
+        assert (lines["database"]["state"], lines["notifications"]["state"]) == ("well", "well")
+
+
+def test_it_asks_for_a_password_as_the_page_sets_it_up() -> None:
+    """On a server that asks for it, too; and after a change of the password, as soon as it has read its file again."""
+    with running(embedded_binaries()) as server, psycopg.connect(server.url("postgres"), autocommit=True) as owner:
+        rules = server.sockets / "data" / "pg_hba.conf"
+        rules.write_text(f"local all keeper scram-sha-256\n{rules.read_text()}")
+        users = server.sockets / "userlist.txt"
+
+        def change(password: str) -> str:
+            owner.execute(f"ALTER ROLE keeper PASSWORD '{password}'".encode())
+            users.write_text(f'"keeper" "{password}"\n')
+            return f"//keeper:{password}@"
+
+        owner.execute("CREATE ROLE keeper LOGIN")
+        owner.execute("SELECT pg_reload_conf()")
+        before = change("before")
+        page = PAGE.read_text(encoding="utf-8").partition("```ini\n")[2].partition("```")[0]
+        for told, here in {"etc/pgbouncer/userlist.txt": str(users)[1:], "host=127.0.0.1": "host={sockets}",
+                           "headroom =": "postgres =", "6432": "{port}"}.items():  # fmt: skip
+            assert told in page
+            page = page.replace(told, here)
+        more = "unix_socket_dir =\nadmin_users = keeper"
+        direct = server.url("postgres")
+        with pooling(server, configuration=f"{page}\n{more}\n") as port:
+            pooled = through(port, direct)
+            console = pooled.replace("//headroom@", before).replace("/postgres", "/pgbouncer")
+            with psycopg.connect(console, autocommit=True) as admin:
+                for password in ("before", "after"):
+                    known = change(password)
+                    admin.execute("RELOAD")
+                    ways = [url.replace("//headroom@", known) for url in (pooled, direct)]
+                    database = Database(ways[0], direct_url=ways[1])
+                    database.require_sessions()
+                    with database.transaction() as session:
+                        assert session.execute(text("SELECT current_user")).scalar_one() == "keeper"
+                    database.dispose()
+            with pytest.raises(psycopg.OperationalError, match="authentication failed"):
+                psycopg.connect(pooled.replace("//headroom@", before))
 
 
 def test_a_control_plane_plans_rings_stores_and_fences_through_it(template_server: Server, house: House) -> None:

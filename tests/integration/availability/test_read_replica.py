@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 
+from app.cli.doctor.database import database_checks
+from app.settings import Settings
 from app.store.engine import Database
 from app.store.migrate import upgrade
 from app.store.replica import Reads
@@ -158,3 +161,21 @@ def test_what_is_no_replica_is_never_read_and_one_away_is_told(site: Site) -> No
     away.dispose()
     primary.dispose()
     site.replica.start()
+
+
+def test_the_doctor_says_how_far_it_is(site: Site) -> None:
+    primary = Database(site.house.url)
+
+    def told(url: str, lag_s_max: float = LAG_S_MAX) -> str:
+        checks = database_checks(Settings(database_read_url=url, read_lag_s_max=lag_s_max), primary)
+        (symptom,) = [check.symptom(20.0) for check in checks if check.name == "read replica"]
+        return f"{symptom.state.value}: {symptom.found}"
+
+    wait_until(lambda: told(site.read_url).startswith("well: it is "), "it keeps up")
+    assert re.fullmatch(r"odd: it is [\d.]+ s behind, and passed over", told(site.read_url, 0.0))
+    assert told(site.house.url).startswith("wrong: HEADROOM_DATABASE_READ_URL leads to a database that is no replica")
+    site.replica.stop()
+    assert told(site.read_url).startswith("wrong: database: ")
+    site.replica.start()
+    assert [check.name for check in database_checks(Settings(), primary) if check.name == "read replica"] == []
+    primary.dispose()

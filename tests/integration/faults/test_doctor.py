@@ -202,6 +202,14 @@ def test_a_pool_by_transaction_is_refused(house: House, patient: Patient) -> Non
     assert patient.told()["notifications"]["state"] == "well"
 
 
+def test_a_second_address_of_another_database_is_told(postgres: Postgres, house: House, patient: Patient) -> None:
+    patient.set(HEADROOM_DATABASE_DIRECT_URL=postgres.url)
+    line = patient.wrong("notifications", "leader", "api")
+    assert line["found"] == "LISTEN at HEADROOM_DATABASE_DIRECT_URL does not hear HEADROOM_DATABASE_URL"
+    patient.set(HEADROOM_DATABASE_DIRECT_URL=house.url.replace("port=5432", "port=5433"))
+    assert "HEADROOM_DATABASE_DIRECT_URL" in patient.wrong("notifications", "leader", "api")["todo"]
+
+
 @contextmanager
 def pooled(url: str) -> Iterator[str]:
     """The same database as such a pool shows it: what the server says by itself reaches nobody."""
