@@ -8,8 +8,10 @@ import logging
 import shlex
 import sys
 import threading
+import time
+import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -18,9 +20,11 @@ import typer
 
 from app.cli.options import Server, Token, connect
 from app.cli.output import CommandError, Exit, Format, Output, listed, show
+from app.client.offered import ReportLedger, ReportSender
 from app.logs import EventLog, configure_logs
 from app.routing.haproxy import SLOTS, Balance, HaproxyFollower, HaproxyStyle, RuntimeSocket, backends
 from app.routing.nginx import NginxFollower, NginxOrder, upstreams
+from app.routing.offered import OfferedLoad
 from app.routing.routes import NewestRoutes, ServiceRoutes, Watcher, read_service, write_whole
 from app.signals import asked_to_end
 from headroom_client import Client, Document
@@ -89,15 +93,24 @@ def follow_haproxy(
     socket: Annotated[Path, typer.Option("--socket", help="HAProxy's stats socket, level admin.")],
     service: ServiceOption = None,
     *,
+    gateway: Annotated[
+        str | None,
+        typer.Option(help="Report under this name what services are asked for; default: nothing.", show_default=False),
+    ] = None,
     server: Server = None,
     token: Token = None,
 ) -> None:
     """Put every change into a running HAProxy over its runtime API, without a reload."""
     log = _voice()
     services = [_full(name) for name in service or ()]
-    follower = HaproxyFollower(RuntimeSocket(socket), services, log)
+    ledger = None if gateway is None else ReportLedger(gateway, str(uuid.uuid4()))
+    offered = None if ledger is None else OfferedLoad(ledger)
+    follower = HaproxyFollower(RuntimeSocket(socket), services, log, offered)
     follower.check()
-    with _watched(connect(server, token), services, log) as (board, ending):
+    with ExitStack() as stack:
+        if ledger is not None:
+            stack.enter_context(_reported(connect(server, token), ledger))
+        board, ending = stack.enter_context(_watched(connect(server, token), services, log))
         follower.run(board, ending)
 
 
@@ -132,6 +145,19 @@ def _voice() -> EventLog:
     configure_logs("INFO")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     return EventLog("headroom.routes")
+
+
+@contextmanager
+def _reported(client: Client, ledger: ReportLedger) -> Iterator[None]:
+    """What the ledger holds is sent while this lasts, and the rest of it in the end. The client is the sender's."""
+    ledger.introduce(client, time.time())
+    sender = ReportSender(ledger, client)
+    sender.start()
+    try:
+        yield
+    finally:
+        ledger.cut(time.time())
+        sender.close()
 
 
 @contextmanager

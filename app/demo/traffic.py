@@ -13,7 +13,7 @@ import random
 import threading
 import time
 import uuid
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import Any
 import httpx
 import yaml
 
-from agents.wire import EdgeReport, RateSample, encode
+from app.client.offered import REPORT_EVERY_S, ReportLedger
 from app.logs import EventLog
 from app.signals import asked_to_end
 from headroom_client import ApiError, Client, UnreachableError
@@ -139,10 +139,6 @@ def split(stream: random.Random, count: int, replicas: Sequence[tuple[str, float
 
 TICK_S = 1.0
 ROUTES_EVERY_S = 2.0
-REPORT_EVERY_S = 5.0
-REPORTS_KEPT_MAX = 720
-"""An hour of reports; older ones are given up."""
-REPORTS_PER_SEND_MAX = 60
 NODE_TIMEOUT_S = 0.5
 NODE_PAUSE_S = 3.0
 """How long a node that did not answer is left alone."""
@@ -227,70 +223,6 @@ def lost_replicas(answer: Mapping[str, Any]) -> frozenset[str]:
     return frozenset([*answer.get("unknown", ()), *answer.get("not_ready", ())])
 
 
-class ReportLedger:
-    """What arrived since the last report, and the reports that wait for their acknowledgement."""
-
-    def __init__(self, gateway: str, boot_id: str) -> None:
-        self._gateway = gateway
-        self._boot_id = boot_id
-        self._sequence = 0
-        self._arrived: Counter[str] = Counter()
-        self._unrouted: Counter[str] = Counter()
-        self._waiting: deque[EdgeReport] = deque(maxlen=REPORTS_KEPT_MAX)
-
-    def count(self, service: str, arrived: int, unrouted: int) -> None:
-        """Add arrivals of a service; a service without any still has its row, because zero is a rate."""
-        self._arrived[service] += arrived
-        self._unrouted[service] += unrouted
-
-    def cut(self, now_s: float, interval_s: float) -> None:
-        """Close the interval: what was counted becomes a report."""
-        samples = tuple(
-            RateSample(service=service, arrived=arrived, interval_s=interval_s, unrouted=self._unrouted[service])
-            for service, arrived in sorted(self._arrived.items())
-        )
-        self._arrived.clear()
-        self._unrouted.clear()
-        if not samples:
-            return
-        self._sequence += 1
-        self._waiting.append(
-            EdgeReport(
-                gateway=self._gateway,
-                boot_id=self._boot_id,
-                sequence=self._sequence,
-                observed_at_s=now_s,
-                samples=samples,
-            )
-        )
-
-    def send(self, client: Client) -> None:
-        """Send what waits, oldest first. What the API refuses for good is dropped; the rest waits for better times."""
-        size = REPORTS_PER_SEND_MAX
-        while self._waiting:
-            batch = [self._waiting[index] for index in range(min(size, len(self._waiting)))]
-            try:
-                client.call("POST", "/v1/agent/edge-reports", json=[encode(report) for report in batch], attempts_max=1)
-            except UnreachableError as error:
-                _log.warning("report.delayed", error, waiting=len(self._waiting))
-                return
-            except ApiError as error:
-                if error.status >= 500 or error.status in (401, 403, 429):
-                    _log.warning("report.delayed", error, waiting=len(self._waiting))
-                    return
-                if len(batch) > 1:
-                    # One of them is bad; from now on each stands for itself.
-                    size = 1
-                    continue
-                _log.warning("report.refused", error, sequence=batch[0].sequence)
-            for _ in batch:
-                self._waiting.popleft()
-
-    @property
-    def waiting(self) -> int:
-        return len(self._waiting)
-
-
 class TrafficLoop:
     def __init__(self, client: Client, order: TrafficOrder, nodes: NodeEndpoints | None = None) -> None:
         self._client = client
@@ -311,7 +243,6 @@ class TrafficLoop:
         _log.info("traffic.started", services=len(self._plan.shapes), day_s=self._plan.day_s)
         last_s = time.monotonic()
         next_tick_s, next_routes_s, next_report_s = last_s, last_s, last_s + REPORT_EVERY_S
-        reported_s = last_s
         while not self._ending.is_set():
             now_s = time.monotonic()
             if now_s >= next_routes_s:
@@ -320,8 +251,7 @@ class TrafficLoop:
             self.tick(time.time(), min(now_s - last_s, 5 * TICK_S))
             last_s = now_s
             if now_s >= next_report_s:
-                self.report(time.time(), now_s - reported_s)
-                reported_s = now_s
+                self.report(time.time())
                 next_report_s = now_s + REPORT_EVERY_S
             next_tick_s = max(next_tick_s + TICK_S, time.monotonic())
             self._ending.wait(next_tick_s - time.monotonic())
@@ -332,9 +262,9 @@ class TrafficLoop:
         """Ask where ready replicas are."""
         self._routes.refresh(self._client)
 
-    def report(self, wall_s: float, interval_s: float) -> None:
-        """Close an interval and send what waits."""
-        self._ledger.cut(wall_s, interval_s)
+    def report(self, wall_s: float) -> None:
+        """Report what arrived, and send what waits."""
+        self._ledger.cut(wall_s)
         self._ledger.send(self._client)
 
     def tick(self, wall_s: float, interval_s: float) -> None:
@@ -361,4 +291,4 @@ class TrafficLoop:
             for replica, lost in self._nodes.send(endpoint, parts, interval_s).items():
                 unrouted[service_of[replica]] += lost
         for service, count in arrived.items():
-            self._ledger.count(service, count, unrouted[service])
+            self._ledger.count(service, count, unrouted[service], interval_s)

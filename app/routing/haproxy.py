@@ -7,7 +7,7 @@ so a HAProxy that was reloaded gets its servers back, and two followers do not f
 slot (address and weight while the slot is in maintenance, then ready); one that left is drained, gets no new requests
 and finishes what it has, and when its last connection is gone its slot is free. Answers are not interpreted, but for
 the two that mean that this socket will never do: no permission, and a command that HAProxy does not know. Without a
-usable socket for longer than a reload takes, following ends.
+usable socket for longer than a reload takes, following ends. What services are asked for is read at the same times.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
 from app.logs import EventLog
+from app.routing.offered import ASKED, OfferedLoad, read_asked
 from app.routing.routes import HeldRoutes, NewestRoutes, RouteServer, ServiceRoutes, address_of, label_of
 from solvers.errors import HeadroomError, InputError
 
@@ -326,9 +328,12 @@ def resolve(host: str) -> str:
 class HaproxyFollower:
     """Makes one HAProxy's backends hold the routes of their services."""
 
-    def __init__(self, runtime: RuntimeSocket, services: Sequence[str], log: EventLog) -> None:
-        """`services`: those that must have a backend; empty: whichever has one."""
+    def __init__(
+        self, runtime: RuntimeSocket, services: Sequence[str], log: EventLog, offered: OfferedLoad | None = None
+    ) -> None:
+        """`services`: those that must have a backend; empty: whichever has one. `offered` None: nobody counts."""
         self._runtime = runtime
+        self._offered = offered
         self._services = frozenset(services)
         self._followed: frozenset[str] = frozenset()
         self._log = log
@@ -352,7 +357,9 @@ class HaproxyFollower:
             board.news.clear()
             now_s = time.monotonic()
             try:
-                self.follow(held.believe(board.routes(), now_s), now_s)
+                routes = held.believe(board.routes(), now_s)
+                self.follow(routes, now_s)
+                self.count(routes, time.monotonic(), time.time())
                 away_since_s = None
             except SocketError as error:
                 away_since_s = now_s if away_since_s is None else away_since_s
@@ -360,6 +367,8 @@ class HaproxyFollower:
                     raise
                 self._log.warning("haproxy.away", error)
             board.news.wait(TICK_S)
+        with suppress(SocketError):
+            self.count(board.routes(), time.monotonic(), time.time())
 
     def follow(self, routes: Mapping[str, ServiceRoutes], now_s: float) -> int:
         """One round; the number of changes. Raises SocketError."""
@@ -376,10 +385,23 @@ class HaproxyFollower:
                 done += self._adjust(backend, self._placed(found.servers, now_s), backends[backend])
         return done
 
+    def count(self, services: Iterable[str], now_s: float, wall_s: float) -> None:
+        """Read what those of these services that are followed were asked for. Raises SocketError."""
+        if self._offered is None:
+            return
+        with self._understood():
+            asked = read_asked(self._runtime.ask(ASKED))
+        followed = [service for service in services if not self._services or service in self._services]
+        self._offered.take(asked, followed, now_s, wall_s)
+
     def _slots(self) -> Mapping[str, tuple[Slot, ...]]:
-        states = self._runtime.ask("show servers state")
+        with self._understood():
+            return read_slots(self._runtime.ask("show servers state"), self._runtime.ask("show servers conn"))
+
+    @contextmanager
+    def _understood(self) -> Iterator[None]:
         try:
-            return read_slots(states, self._runtime.ask("show servers conn"))
+            yield
         except (ValueError, KeyError) as error:
             raise SocketError(f"{self._runtime.path}: not an answer of HAProxy 2.2 or newer: {error}") from error
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,13 +98,15 @@ def running_haproxy(folder: Path, backends: str, backend: str) -> Iterator[Gatew
 
 
 @contextmanager
-def following(gateway: Gateway, service: str, environment: Mapping[str, str]) -> Iterator[Path]:
+def following(
+    gateway: Gateway, service: str, environment: Mapping[str, str], options: Sequence[str] = ()
+) -> Iterator[Path]:
     """The real follower; its log of JSON lines."""
     log = gateway.folder / "follower.log"
     command = [sys.executable, "-m", "app", "routes", "follow", "haproxy", "--socket", str(gateway.socket)]
     with log.open("wb") as stream:
         process = subprocess.Popen(
-            [*command, "--service", service],
+            [*command, "--service", service, *options],
             cwd=ROOT, env={**os.environ, **environment}, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream,
         )  # fmt: skip
     try:

@@ -1,5 +1,5 @@
 """Hand-overs by a real agent behind a real HAProxy, under load: plans, shadows, receipts, routes, their stream, the
-follower, and no request lost. GPUs and model servers are stand-ins.
+follower, no request lost, and each counted as offered load. GPUs and model servers are stand-ins.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
 from app.routing.haproxy import HaproxyStyle, backends
 from app.routing.routes import read_services
@@ -44,12 +45,15 @@ def test_no_request_is_lost_while_every_share_changes(plane: ControlPlane, tmp_p
             rendered = backends(read_services(client.routes().body), HaproxyStyle(slots=3))
         with (
             running_haproxy(tmp_path, rendered, "demo:vision") as gateway,
-            following(gateway, SERVICE, environment) as log,
+            Client(plane.server, plane.admin_token) as client,
+            following(gateway, SERVICE, environment, ["--gateway", "edge"]) as log,
         ):
+            await_true(lambda: _rate_rps(client) == 0.0, "the first report of offered load")
             load = Load(gateway.port, 8, REQUESTS_MIN)
             try:
                 for turn in range(HAND_OVERS):
                     node.change([SHARES[turn % len(SHARES)]])
+                await_true(lambda: (_rate_rps(client) or 0.0) > 0.0, "a report of the load")
                 found = load.finish(60.0)
             finally:
                 load.close()
@@ -59,6 +63,8 @@ def test_no_request_is_lost_while_every_share_changes(plane: ControlPlane, tmp_p
             lines = log_lines(log)
     finally:
         node.close()
+    # The follower tells what it counted last when it ends.
+    assert _counted(plane.database) == [(SERVICE, "edge", found["requests"], 0.0)]
     assert found["failures"] == {}
     assert found["requests"] >= REQUESTS_MIN
     # The first worker and one for each hand-over answered.
@@ -67,3 +73,17 @@ def test_no_request_is_lost_while_every_share_changes(plane: ControlPlane, tmp_p
     assert events.count("route.server_drained") == HAND_OVERS
     assert events.count("route.server_placed") == HAND_OVERS
     assert {line["level"] for line in lines} == {"info"}
+
+
+def _rate_rps(client: Client) -> float | None:
+    """What the fleet says that the service is asked for."""
+    (service,) = client.fleet()["services"]
+    rate_rps: float | None = service["rate_rps"]
+    return rate_rps
+
+
+def _counted(database: Database) -> list[tuple[str, str, float, float]]:
+    """All requests that gateways told of, and those that found nobody."""
+    asked = text("SELECT service, gateway, sum(arrived), sum(unrouted) FROM rate_samples GROUP BY service, gateway")
+    with database.reading() as session:
+        return [tuple(row) for row in session.execute(asked)]

@@ -1,21 +1,26 @@
-"""A real HAProxy: it reads what is rendered, takes what the follower commands, and gets back what a restart lost."""
+"""A real HAProxy: it reads what is rendered, takes what the follower commands, gets back what a restart lost, and
+counts what it is asked for.
+"""
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
+from app.client.offered import ReportLedger
 from app.logs import EventLog
 from app.routing.haproxy import (
     Balance,
@@ -27,6 +32,7 @@ from app.routing.haproxy import (
     backends,
     read_slots,
 )
+from app.routing.offered import OfferedLoad
 from app.routing.routes import RouteServer, ServiceRoutes
 from benchmarks.gateway.processes import (
     ROOT,
@@ -160,8 +166,70 @@ def test_a_crashed_worker_is_left_out_before_anybody_says_so(tmp_path: Path, wor
     assert found["failures"] == {}
 
 
+def ask_for(gateway: Gateway, count: int, path: str = "/") -> list[int]:
+    """So many requests over one connection, as clients keep theirs; their statuses."""
+    line = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=20.0)
+    statuses = []
+    try:
+        for _ in range(count):
+            line.request("GET", path)
+            answer = line.getresponse()
+            answer.read()
+            statuses.append(answer.status)
+    finally:
+        line.close()
+    return statuses
+
+
+def test_every_request_is_counted_once_and_through_a_restart(tmp_path: Path, worker: Worker) -> None:
+    """However often it is tried, and where nobody serves it, too."""
+    ledger = ReportLedger("edge", "boot")
+    counted: list[tuple[float, float]] = []
+
+    def note(service: str, arrived: float, unrouted: float, interval_s: float) -> None:
+        assert (service, interval_s > 0) == (SERVICE, True)
+        counted.append((arrived, unrouted))
+
+    ledger.count = note  # type: ignore[method-assign]
+    offered = OfferedLoad(ledger)
+
+    def count(gateway: Gateway) -> None:
+        HaproxyFollower(RuntimeSocket(gateway.socket), (), LOG, offered).count([SERVICE], time.monotonic(), 0.0)
+
+    served = backends([routes(("127.0.0.1", worker.port, 100), ready_path="/health")], STYLE)
+    with running_haproxy(tmp_path, served, BACKEND) as gateway:
+        assert ask_for(gateway, 2, "/health") == [200] * 2
+        count(gateway)
+        assert ask_for(gateway, 5, "/health") == [200] * 5
+        count(gateway)
+    assert counted == [(5, 0)]
+    gateway.socket.unlink(missing_ok=True)
+    with running_haproxy(tmp_path, backends([routes(("127.0.0.1", 1, 100))], STYLE), BACKEND) as gateway:
+        assert ask_for(gateway, 3) == [503] * 3
+        count(gateway)
+        assert RuntimeSocket(gateway.socket).ask("clear counters all") == ""
+        assert ask_for(gateway, 1) == [503]
+        count(gateway)
+    assert counted[1:] == [(3, 3), (1, 1)]
+
+
 class _Api(BaseHTTPRequestHandler):
-    """Answers with the routes of one service, and never streams."""
+    """Answers with the routes of one service, and never streams. Takes reports, and loses its first answer to one that
+    says something."""
+
+    bodies: ClassVar[list[list[dict[str, Any]]]] = []
+
+    def do_POST(self) -> None:
+        told = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.bodies.append(told if isinstance(told, list) else [told])
+        if len(self.bodies) == 2:
+            self.close_connection = True
+            return
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
 
     def do_GET(self) -> None:
         replica = {
@@ -182,6 +250,7 @@ class _Api(BaseHTTPRequestHandler):
 @pytest.fixture
 def api() -> Iterator[str]:
     """A control plane that is about to go away."""
+    _Api.bodies.clear()
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Api)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -192,7 +261,7 @@ def api() -> Iterator[str]:
 
 
 @contextmanager
-def follow(socket: Path, server: str) -> Iterator[subprocess.Popen[str]]:
+def follow(socket: Path, server: str, options: Sequence[str] = ()) -> Iterator[subprocess.Popen[str]]:
     """Killed at the end, if it is still there."""
     command = [
         sys.executable,
@@ -205,6 +274,7 @@ def follow(socket: Path, server: str) -> Iterator[subprocess.Popen[str]]:
         str(socket),
         "--service",
         SERVICE,
+        *options,
     ]
     environment = {**os.environ, "HEADROOM_SERVER": server, "HEADROOM_TOKEN": "secret"}
     with subprocess.Popen(command, cwd=ROOT, env=environment, text=True, stderr=subprocess.PIPE) as process:
@@ -233,3 +303,25 @@ def test_the_program_ends_when_asked_and_leaves_the_servers(tmp_path: Path, api:
             "route.server_placed", "route.weight_set", "route.server_ready",
         ]  # fmt: skip
         assert ready(gateway) == {("127.0.0.1", 9001): 100}
+
+
+def test_the_program_reports_what_was_asked_for_and_nothing_twice(tmp_path: Path, api: str) -> None:
+    with (
+        running_haproxy(tmp_path, backends([routes()], STYLE), BACKEND) as gateway,
+        follow(gateway.socket, api, ["--gateway", "edge"]) as process,
+    ):
+        await_true(lambda: len(_Api.bodies) >= 2, "the first report")
+        assert ask_for(gateway, 5) == [503] * 5
+        process.terminate()
+        _, said = process.communicate(timeout=30.0)
+    assert process.returncode == 0
+    (first,), (second,), *rest = _Api.bodies
+    assert (first["gateway"], first["samples"]) == ("edge", [])
+    assert [sample["arrived"] for sample in second["samples"]] == [0]
+    # Its answer was lost.
+    assert "report.delayed" in [json.loads(line)["event"] for line in said.splitlines()]
+    assert rest[0][0] == second
+    taken = {(each["boot_id"], each["sequence"]): each for body in _Api.bodies for each in body}
+    samples = [sample for each in taken.values() for sample in each["samples"]]
+    assert sum(sample["arrived"] for sample in samples) == sum(sample["unrouted"] for sample in samples) == 5
+    assert {sample["service"] for sample in samples} == {SERVICE}

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from app.cli.output import Exit
+from app.routing.haproxy import HaproxyFollower
 from tests.unit.app.cli.conftest import Api, Headroom
 
 
@@ -96,3 +98,22 @@ def test_a_reload_command_that_is_not_there_ends_the_follower(told: Api, headroo
     assert said.status == Exit.FAILED
     assert "/nowhere/nginx: No such file or directory" in said.err
     assert "upstream vision.labels {" in out.read_text()
+
+
+@pytest.mark.parametrize(
+    ("status", "detail"),
+    [
+        (403, "this token is for gateway edge, the message is of edge-2"),
+        (422, "this lies 3600 s in the future of the server's clock; 60 s are allowed"),
+    ],
+)
+def test_who_may_not_report_hears_so_at_once(
+    told: Api, headroom: Headroom, tmp_path: Path, status: int, detail: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HaproxyFollower, "check", lambda self: None)
+    told.answers["POST /v1/agent/edge-reports"] = httpx.Response(status, json={"code": "x", "detail": detail})
+    said = headroom("routes", "follow", "haproxy", "--socket", str(tmp_path / "s"), "--gateway", "edge-2")
+    assert said.status in (Exit.REFUSED, Exit.USAGE)
+    assert detail in said.err
+    assert said.err.count("\n") == 1
+    assert told.body()["gateway"] == "edge-2"

@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
+from app.client.offered import ReportLedger
 from app.logs import EventLog, JsonFormatter
 from app.routing.haproxy import NAME_KEPT_S, Command, HaproxyFollower, ResolvedNames, RuntimeSocket, SocketError
 from app.routing.nginx import RELOAD_EVERY_S, NginxFollower, NginxOrder
+from app.routing.offered import ASKED, OfferedLoad
 from app.routing.routes import NewestRoutes, RouteServer, ServiceRoutes
 from tests.unit.app.routing.model import Backend, empty
 
@@ -38,12 +40,16 @@ class FakeRuntime(RuntimeSocket):
             for name, slots in backends.items()
         }
         self.asked: list[str] = []
+        self.arrived = 0
         self.refuse = ""
         self.away = False
 
     def ask(self, command: str) -> str:
         if self.away:
             raise SocketError(f"{self.path}: no such file or directory")
+        if command == ASKED:
+            lines = [f"{name},BACKEND,{self.arrived},0,0" for name in self.backends]
+            return "\n".join(["Pid: 1", "Uptime_sec: 1", "", "# pxname,svname,stot,dreq,econ", *lines])
         if command.startswith("show"):
             return self._show(command)
         self.asked.append(command)
@@ -161,6 +167,46 @@ def test_only_the_named_service_is_followed() -> None:
     assert (runtime.ready(), runtime.ready("vision:faces")) == ({1: 1}, {})
 
 
+@pytest.mark.parametrize(
+    ("services", "counted"), [((), [SERVICE, "vision/faces"]), ((SERVICE, "vision/gone"), [SERVICE])]
+)
+def test_what_is_followed_is_counted(
+    services: tuple[str, ...], counted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime, ledger = FakeRuntime(vision__labels=1, vision__faces=1, others=1), ReportLedger("g", "boot")
+    told: list[tuple[str, float]] = []
+    monkeypatch.setattr(ledger, "count", lambda service, arrived, *_: told.append((service, arrived)))
+    follower = HaproxyFollower(runtime, services, LOG, OfferedLoad(ledger))
+    for now_s in (0.0, 1.0):
+        follower.count([SERVICE, "vision/faces", "vision/unrouted"], now_s, now_s)
+        runtime.arrived = 7
+    assert told == [(service, 7) for service in counted]
+
+
+def test_following_counts_unless_nobody_wants_to_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.routing.haproxy.TICK_S", 0.01)
+    runtime, ledger, ending, board = FakeRuntime(), ReportLedger("g", "boot"), threading.Event(), NewestRoutes(LOG)
+    runtime.backends = FakeRuntime(vision__labels=1).backends
+    asked: list[str] = []
+
+    def ask(command: str) -> str:
+        asked.append(command)
+        return FakeRuntime.ask(runtime, command)
+
+    def end(*_: object) -> None:
+        ending.set()
+        board.news.set()
+
+    monkeypatch.setattr(runtime, "ask", ask)
+    monkeypatch.setattr(ledger, "count", end)
+    board.tell([{"service": SERVICE, "replicas": []}])
+    HaproxyFollower(runtime, (), LOG, OfferedLoad(ledger)).run(board, ending)
+    assert ASKED in asked
+    asked.clear()
+    HaproxyFollower(runtime, (), LOG).count([SERVICE], 0.0, 0.0)
+    assert asked == []
+
+
 def test_a_socket_without_the_backend_will_not_do() -> None:
     with pytest.raises(SocketError, match="HAProxy has no backend vision:labels"):
         HaproxyFollower(FakeRuntime(others=1), [SERVICE], LOG).check()
@@ -239,6 +285,9 @@ def test_the_socket_gives_whole_answers_and_knows_when_it_will_never_do(
     answers["show servers state"] = b"hello"
     with pytest.raises(SocketError, match="not an answer of HAProxy"):
         HaproxyFollower(runtime, (), LOG).follow({}, 0.0)
+    answers[ASKED] = b"hello"
+    with pytest.raises(SocketError, match="not an answer of HAProxy"):
+        HaproxyFollower(runtime, (), LOG, OfferedLoad(ReportLedger("g", "boot"))).count((), 0.0, 0.0)
     with pytest.raises(SocketError, match=r"nowhere: no such file or directory"):
         RuntimeSocket(tmp_path / "nowhere").ask("show")
 
