@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
@@ -23,25 +25,64 @@ def judge(problem: JointProblem, kind: int, variants: Sequence[int], shares_pct:
     """The pattern of these members with the best batches; None when a rule, a promise, memory or power forbids it."""
     pairs = sorted(zip(variants, shares_pct, strict=True))
     members, shares = tuple(item for item, _ in pairs), tuple(share for _, share in pairs)
-    pool = problem.pools[int(problem.kind_pool[kind])]
     if not _lawful(problem, kind, members, shares):
         return None
-    table = int(problem.kind_table[kind])
+    served = _served(problem, kind, members, shares)
+    room_mib = problem.pools[int(problem.kind_pool[kind])].memory_mib
+    rates = [item.capacity_rps for item in served]
+    columns = _batches(problem, int(problem.kind_table[kind]), members, rates, room_mib)
+    return None if columns is None else _pattern(problem, kind, served, columns)
+
+
+def choices(problem: JointProblem, kind: int, variants: Sequence[int], shares_pct: Sequence[int]) -> Iterator[Pattern]:
+    """All patterns of these members, whatever their batches; without those that serve no more and draw no less."""
+    pairs = sorted(zip(variants, shares_pct, strict=True))
+    members, shares = tuple(item for item, _ in pairs), tuple(share for _, share in pairs)
+    if not _lawful(problem, kind, members, shares):
+        return
+    served = _served(problem, kind, members, shares)
+    table, room_mib = int(problem.kind_table[kind]), problem.pools[int(problem.kind_pool[kind])].memory_mib
+    found = []
+    for columns in product(*(np.flatnonzero(item.capacity_rps > 0).tolist() for item in served)):
+        held = sum(problem.memory_mib[table, variant, column] for variant, column in zip(members, columns, strict=True))
+        pattern = _pattern(problem, kind, served, columns) if held <= room_mib + TOLERANCE else None
+        if pattern is not None:
+            found.append((*pattern.capacity_rps, -pattern.draw_w, pattern))
+    for one in found:
+        rest = [other for other in found if other[:-1] != one[:-1]]
+        if not any(all(a >= b for a, b in zip(other[:-1], one[:-1], strict=True)) for other in rest):
+            yield one[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """What one member does, by batch."""
+
+    variant: int
+    share_pct: int
+    latency_ms: Floats
+    capacity_rps: Floats
+
+
+def _served(problem: JointProblem, kind: int, members: tuple[int, ...], shares: tuple[int, ...]) -> list[_Served]:
+    table, found = int(problem.kind_table[kind]), []
     factor = slowdown(problem, table, members, shares)
-    rates, latencies = [], []
     for variant, share, slow in zip(members, shares, factor, strict=True):
         mean = at_share(problem, problem.mean_ms[table, variant], share) * slow
         same = problem.tail_ms is problem.mean_ms
         tail = mean if same else at_share(problem, problem.tail_ms[table, variant], share) * slow
-        latency, rate = serve(problem, variant, mean, tail)
-        latencies.append(latency)
-        rates.append(rate)
-    columns = _batches(problem, table, members, rates, pool.memory_mib)
-    if columns is None:
-        return None
+        found.append(_Served(variant, share, *serve(problem, variant, mean, tail)))
+    return found
+
+
+def _pattern(problem: JointProblem, kind: int, served: list[_Served], columns: Sequence[int]) -> Pattern | None:
+    """With these batches; None where it would draw more than it may."""
+    table, pool = int(problem.kind_table[kind]), problem.pools[int(problem.kind_pool[kind])]
+    pairs = list(zip(served, columns, strict=True))
+    members, shares = tuple(item.variant for item in served), tuple(item.share_pct for item in served)
     power = tuple(
-        float(watts_at_share(problem, problem.power_w[table, variant], share)[column])
-        for variant, share, column in zip(members, shares, columns, strict=True)
+        float(watts_at_share(problem, problem.power_w[table, item.variant], item.share_pct)[column])
+        for item, column in pairs
     )
     draw_w = pool.idle_w + sum(power)
     if pool.capped and draw_w > pool.limit_w + TOLERANCE:
@@ -52,12 +93,10 @@ def judge(problem: JointProblem, kind: int, variants: Sequence[int], shares_pct:
         variants=members,
         shares_pct=shares,
         batches=tuple(int(problem.batches[column]) for column in columns),
-        latency_ms=tuple(float(item[column]) for item, column in zip(latencies, columns, strict=True)),
-        capacity_rps=tuple(float(item[column]) for item, column in zip(rates, columns, strict=True)),
+        latency_ms=tuple(float(item.latency_ms[column]) for item, column in pairs),
+        capacity_rps=tuple(float(item.capacity_rps[column]) for item, column in pairs),
         power_w=power,
-        memory_mib=tuple(
-            float(problem.memory_mib[table, variant, column]) for variant, column in zip(members, columns, strict=True)
-        ),
+        memory_mib=tuple(float(problem.memory_mib[table, item.variant, column]) for item, column in pairs),
         usd_per_h=_price(problem, kind, members, shares, draw_w),
         draw_w=draw_w,
     )
@@ -86,10 +125,11 @@ def _batches(
     problem: JointProblem, table: int, members: tuple[int, ...], rates: list[Floats], room_mib: float
 ) -> list[int] | None:
     """The batch of most capacity for each; while memory lacks, the member that loses least per MiB steps down."""
+    needs = [problem.memory_mib[table, variant] for variant in members]
+    rates = [np.where(need <= room_mib + TOLERANCE, rate, 0.0) for rate, need in zip(rates, needs, strict=True)]
     columns = [int(np.argmax(rate)) for rate in rates]
     if any(rate[column] <= 0 for rate, column in zip(rates, columns, strict=True)):
         return None
-    needs = [problem.memory_mib[table, variant] for variant in members]
     while sum(need[column] for need, column in zip(needs, columns, strict=True)) > room_mib + TOLERANCE:
         steps = list(_steps_down(rates, needs, columns))
         if not steps:

@@ -1,8 +1,9 @@
 """The true optimum of tiny joint problems, by trying everything: what clever solvers are held against.
 
 Enumerates every pattern that `judge` allows and every multiset of patterns on the devices there are, with plain sums
-and no search, so that there is nothing in it to get wrong. Shares are the problem's grid, so the grid must hold every
-multiple of the share step, and caps must cover whole pools, since counts of patterns say no more.
+and no search, so that there is nothing in it to get wrong. Or, with `any_batch`, every pattern that a plan may have:
+the planner's patterns have the batches that serve most, and others draw less or fit where those do not. Caps must cover
+whole pools, since counts of patterns say no more.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from solvers.domain.arrays import Floats, Whole
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout, Pattern
+from tests.judgement import choices as choices_of
 from tests.judgement import judge
 
 COMBINATIONS_MAX = 2_000_000
@@ -51,9 +53,9 @@ class _Choices:
         return len(self.usd)
 
 
-def patterns(problem: JointProblem) -> list[Pattern]:
+def patterns(problem: JointProblem, *, any_batch: bool = False) -> list[Pattern]:
     """All of them."""
-    return [pattern for kind in range(problem.kinds) for pattern in _of_kind(problem, kind)]
+    return [pattern for kind in range(problem.kinds) for pattern in _of_kind(problem, kind, any_batch=any_batch)]
 
 
 def worth(problem: JointProblem, layout: Layout) -> float:
@@ -66,13 +68,11 @@ def worth(problem: JointProblem, layout: Layout) -> float:
     return float(usd) + float(_missing_usd(problem, served[None, :], replicas[None, :], domains[None, :])[0])
 
 
-def optimum(problem: JointProblem) -> Optimum:
+def optimum(problem: JointProblem, *, any_batch: bool = False) -> Optimum:
     """Try everything. The empty layout is always one of the choices."""
-    grid = range(problem.share_step_pct, 101, problem.share_step_pct)
-    assert list(grid) == problem.shares_pct.tolist(), "shares between the grid's would be missed"
     pools = [pool.devices for pool in problem.pools]
     assert all(inside in (0, pools[at]) for cap in problem.caps for at, inside in enumerate(cap.devices))
-    every = patterns(problem)
+    every = patterns(problem, any_batch=any_batch)
     choices = _of_devices(problem, every, 0)
     for pool in range(1, len(pools)):
         choices = _crossed(choices, _of_devices(problem, every, pool))
@@ -90,15 +90,15 @@ def optimum(problem: JointProblem) -> Optimum:
     )
 
 
-def _of_kind(problem: JointProblem, kind: int) -> Iterator[Pattern]:
+def _of_kind(problem: JointProblem, kind: int, *, any_batch: bool) -> Iterator[Pattern]:
     pool = problem.pools[int(problem.kind_pool[kind])]
-    members = list(itertools.product(range(len(problem.variants)), problem.shares_pct.tolist()))
+    members = list(itertools.product(range(len(problem.variants)), problem.lone_pct.tolist()))
     for count in range(1, pool.clients + 1):
         for chosen in itertools.combinations_with_replacement(members, count):
             if sum(share for _, share in chosen) <= 100:
-                pattern = judge(problem, kind, [variant for variant, _ in chosen], [share for _, share in chosen])
-                if pattern is not None:
-                    yield pattern
+                variants, shares = [variant for variant, _ in chosen], [share for _, share in chosen]
+                judged = judge(problem, kind, variants, shares)
+                yield from choices_of(problem, kind, variants, shares) if any_batch else [judged] * (judged is not None)
 
 
 def _of_devices(problem: JointProblem, every: list[Pattern], pool: int) -> _Choices:

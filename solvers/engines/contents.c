@@ -18,6 +18,7 @@
 #define TURNS 6 /* moves of the multipliers of one node */
 #define HUGE_RATE 1e200
 #define LANES 8 /* sums at a time */
+#define CHOICES_MAX 20000 /* of batches of one content: of more, each member has the one that is worth most */
 #define NARROW 1e-6 /* pressures nearer than that are the same */
 #if defined(__x86_64__) && defined(__gnu_linux__)
 #define FAST __attribute__((target_clones("avx2", "default"))) /* the same sums and maxima, more at a time */
@@ -96,14 +97,24 @@ typedef struct {
     int32_t begin, end, forced; /* stairs; whether one of them must be chosen */
 } Layer;
 
+/* Contents of which each member may have any batch. */
+typedef struct {
+    int n;
+    int64_t work[WHOLE], left; /* choices that may be looked at */
+    double best, part[WHOLE], rate[WHOLE][BATCHES_MAX], usd[WHOLE][BATCHES_MAX], watt[WHOLE][BATCHES_MAX];
+    double most[WHOLE + 1], least_mib[WHOLE + 1]; /* of those from here on */
+    const double *mib[WHOLE];
+} Freedom;
+
 typedef struct {
     const Problem *p;
     const Tables *tables;
     const Prices *prices;
     const Effort *effort;
     Found *out;
+    Freedom *freedom;
     int64_t pool, units;
-    double goal, best;
+    double goal, best, held; /* the last: with whichever batches */
     Between at[WHOLE + 1];
     Node **open;
     int64_t nodes, nodes_room;
@@ -221,30 +232,26 @@ FAST static void weigh(Search *s, const Node *n, Option *o, double low, double h
             if (above[b] > least) least = above[b];
     }
     o->worth = o->bare = NEVER, o->memory = o->watt = INFINITY, o->lacking = 0;
-    int rivals = 0;
+    int rivals = 0, capped = p->capped[s->pool], once = in(n->once, n->onces, work);
     for (int64_t b = 0; b < p->batches; b++) {
-        if (!(rate[b] > 0) || rate[b] < least * (1 - TOLERANCE)) continue;
-        rivals++;
+        if (!(rate[b] > 0)) continue;
+        /* A plan may run smaller batches than the fastest, which draw less: ceilings hold for those as well. */
         if (worth[b] > o->worth) o->worth = worth[b];
         if (worth[b] - served[b] > o->bare) o->bare = worth[b] - served[b];
+        if (drawn_w[b] < o->watt) o->watt = drawn_w[b];
+        if (rate[b] < least * (1 - TOLERANCE)) continue;
+        rivals++;
         if (mib[b] < o->memory) o->memory = mib[b];
         if (mib[b] > o->lacking) o->lacking = mib[b];
-        if (drawn_w[b] < o->watt) o->watt = drawn_w[b];
-    }
-    /* A plan may run smaller batches than the fastest, which draw less: ceilings hold for those as well. */
-    if (rivals && worth[best] > o->worth) {
-        o->worth = worth[best];
-        if (worth[best] - served[best] > o->bare) o->bare = worth[best] - served[best];
-        if (mib[best] < o->memory) o->memory = mib[best];
-        if (drawn_w[best] < o->watt) o->watt = drawn_w[best];
     }
     o->loose = (uint8_t)(copy > 0 || rivals > 1 || (n->tight && !careful));
-    if (n->tight < 2 || !rivals) return;
-    int once = in(n->once, n->onces, work);
+    if ((n->tight < 2 && !capped) || !rivals) return;
     for (int64_t b = 0; b < p->batches; b++) {
-        if (!(rate[b] > 0) || mib[b] > o->lacking) continue;
-        double net = worth[b] - (once ? served[b] : 0) - n->usd[1] * mib[b] - n->usd[3] * drawn_w[b];
-        if (net > most) most = net, o->worth = worth[b], o->bare = worth[b] - served[b], o->memory = mib[b], o->watt = drawn_w[b];
+        if (!(rate[b] > 0)) continue;
+        double net = worth[b] - (once ? served[b] : 0) - (n->tight > 1 ? n->usd[1] * mib[b] : 0) - n->usd[3] * drawn_w[b];
+        if (net <= most) continue;
+        most = net, o->worth = worth[b], o->bare = worth[b] - served[b], o->watt = drawn_w[b];
+        if (n->tight > 1) o->memory = mib[b];
     }
 }
 
@@ -296,7 +303,7 @@ static void reduce(Search *s, Node *n)
     int32_t kept = 0;
     for (int32_t i = 0; i < n->count; i++) {
         Option *o = &n->options[i];
-        if (n->tight > 1 || (n->usd[1] > 0 && !n->careful)) weigh(s, n, o, n->low, n->high);
+        if (n->tight > 1 || s->p->capped[s->pool] || (n->usd[1] > 0 && !n->careful)) weigh(s, n, o, n->low, n->high);
         double worth = in(n->once, n->onces, s->p->workload[o->variant]) ? o->bare : o->worth;
         o->net = worth - n->usd[0] * o->press - (n->usd[1] > 0 ? n->usd[1] * o->memory : 0) + n->usd[2] * o->lacking - (n->usd[3] > 0 ? n->usd[3] * o->watt : 0);
         if (o->net > best[o->pct]) best[o->pct] = o->net;
@@ -449,6 +456,62 @@ static void keep(Search *s, int64_t kind, int n, const int64_t *variant, const i
         f->variant[at * width + j] = j < n ? variant[j] : -1;
         f->share_pct[at * width + j] = j < n ? pct[j] : 0;
     }
+}
+
+/* The best batches of the members from one on. */
+static void choose(Search *s, int at, double usd, double mib, double watt)
+{
+    const Problem *p = s->p;
+    Freedom *f = s->freedom;
+    double spare = p->limit_w[s->pool] - p->idle_w[s->pool];
+    if (usd + f->most[at] <= f->best || mib + f->least_mib[at] > p->room_mib[s->pool] + TOLERANCE) return;
+    if (p->capped[s->pool] && watt > spare + TOLERANCE) return;
+    if (!f->left--) f->best = f->most[0];
+    if (at < f->n) {
+        for (int64_t b = p->batches - 1; b >= 0; b--) {
+            if (!(f->rate[at][b] > 0)) continue;
+            f->part[at] = share_of(s, f->work[at], f->rate[at][b]);
+            choose(s, at + 1, usd + f->usd[at][b], mib + f->mib[at][b], watt + f->watt[at][b]);
+        }
+        return;
+    }
+    usd -= s->prices->watt[s->pool] * (watt < spare ? watt : spare > 0 ? spare : 0);
+    for (int i = 0; i < f->n; i++) {
+        double others = 0, own = f->part[i];
+        for (int j = 0; j < i; j++)
+            if (f->work[j] == f->work[i]) others += f->part[j];
+        if (others + own > 1) usd -= s->prices->pi[f->work[i]] * (others < 1 ? others + own - 1 : own);
+    }
+    if (usd > f->best) f->best = usd;
+}
+
+/* Ceilings hold for what contents are worth with whichever batches, not only with those that serve most. */
+static void freely(Search *s, int64_t kind, int n, const int64_t *variant, const int64_t *pct)
+{
+    const Problem *p = s->p;
+    Freedom *f = s->freedom;
+    int64_t table = p->kind_table[kind] * p->variants;
+    double pressure = 0;
+    if (!rules_kept(p, s->pool, n, variant, pct)) return;
+    for (int i = 0; i < n; i++) pressure += p->press[(table + variant[i]) * (WHOLE + 1) + pct[i]];
+    f->n = n, f->left = CHOICES_MAX, f->best = (s->held > s->goal ? s->held : s->goal) + s->prices->fixed[s->pool], f->most[n] = f->least_mib[n] = 0;
+    for (int i = n - 1; i >= 0; i--) {
+        int64_t cell = table + variant[i], work = f->work[i] = p->workload[variant[i]];
+        double most = NEVER, least = INFINITY, base = base_of(s, kind, variant[i], pct[i]);
+        f->mib[i] = p->memory_mib + cell * p->batches;
+        rates_at(s, cell, work, pct[i], n < 2 ? 1 : slowdown(p, cell, pressure, p->press[cell * (WHOLE + 1) + pct[i]]), f->rate[i]);
+        for (int64_t b = 0; b < p->batches; b++) {
+            if (!(f->rate[i][b] > 0)) continue;
+            f->watt[i][b] = watts(p->power_w + cell * p->shares * p->batches + b, s->at[pct[i]], p->batches);
+            f->usd[i][b] = base + gain_of(s, work, share_of(s, work, f->rate[i][b]));
+            if (f->usd[i][b] > most) most = f->usd[i][b];
+            if (f->mib[i][b] < least) least = f->mib[i][b];
+        }
+        f->most[i] = f->most[i + 1] + most, f->least_mib[i] = f->least_mib[i + 1] + least;
+    }
+    choose(s, 0, 0, 0, 0);
+    s->out->work += CHOICES_MAX - f->left;
+    s->held = f->best - s->prices->fixed[s->pool];
 }
 
 static double try_choice(Search *s, const Node *n, const Choice *c)
@@ -612,7 +675,13 @@ static void cut(Search *s, Node *n, const Choice *c)
         if (!in(n->must, n->musts, o->work)) pick = o;
     if (pick && n->musts < WHOLE) split = NULL;
     else if (split) pick = split;
-    else return; /* one content is left, and was judged */
+    else {
+        /* One content is left, and was judged. */
+        int64_t variant[WHOLE], pct[WHOLE];
+        for (int i = 0; i < c->count; i++) variant[i] = c->chosen[i].variant, pct[i] = c->chosen[i].pct;
+        freely(s, n->kind, c->count, variant, pct);
+        return;
+    }
     push(s, part_of(s, n, pick->work, split, 0));
     push(s, part_of(s, n, pick->work, split, 1));
 }
@@ -687,6 +756,7 @@ static void alone(Search *s, int64_t kind, int64_t variant, int64_t pct, int64_t
     if (most - drawn(s, pct, s->tables->least_w[cell]) - s->prices->fixed[s->pool] <= s->goal) return;
     double worth = really(s, kind, 1, one, share);
     if (worth > NEVER) keep(s, kind, 1, one, share, worth);
+    freely(s, kind, 1, one, share);
 }
 
 /* Everything one replica may be on devices of a kind: singles are judged where they may be worth it, what may stand
@@ -702,12 +772,14 @@ static void begin(Search *s, int64_t kind)
         int64_t work = p->workload[y->order[first]];
         for (last = first; last < p->variants && p->workload[y->order[last]] == work;) last++;
         for (int64_t copy = 0; copy < p->per_device[work] && copy < clients; copy++)
-            for (int64_t pct = s->effort->step; pct <= WHOLE; pct += s->effort->step)
+            for (int64_t pct = s->effort->step, next; pct <= WHOLE; pct = next) {
+                next = pct < WHOLE && pct + s->effort->step > WHOLE ? WHOLE : pct + s->effort->step;
                 for (int64_t at = first; at < last && pct >= y->least; at++) {
                     int64_t variant = y->order[at], cell = (table * p->variants + variant) * (WHOLE + 1) + pct;
                     if (!p->allowed[s->pool * p->variants + variant] || !(y->alone_rps[cell] > 0)) continue;
                     if (!copy) alone(s, kind, variant, pct, cell);
-                    if (clients < 2 || p->dedicated[work] || !(y->beside_rps[cell] > 0)) continue;
+                    /* Beside all of a device there is nobody, whatever the step. */
+                    if (clients < 2 || p->dedicated[work] || pct % s->effort->step || !(y->beside_rps[cell] > 0)) continue;
                     double part = share_of(s, work, y->beside_rps[cell]), worth = base_of(s, kind, variant, pct) + gain_of(s, work, part);
                     worth -= drawn(s, pct, y->least_w[cell]);
                     if (part * (double)(copy + 1) > 1) worth -= s->prices->pi[work] * (part - 1 / (double)(copy + 1));
@@ -716,6 +788,7 @@ static void begin(Search *s, int64_t kind)
                     n->options[n->count++] = (Option){.work = (int32_t)(work + copy * p->workloads), .variant = (int32_t)variant,
                         .pct = (int32_t)pct, .press = p->press[cell], .worth = worth};
                 }
+            }
     }
     s->out->work += p->variants * (WHOLE / s->effort->step);
     Choice choice = {0};
@@ -738,18 +811,19 @@ void price(const Problem *p, const Tables *tables, const Prices *prices, const E
     int64_t column[WHOLE];
     double numbers[6][WHOLE];
     uint8_t lawful;
-    Search s = {.p = p, .tables = tables, .prices = prices, .effort = effort, .out = out, .pool = pool, .best = NEVER,
+    Search s = {.p = p, .tables = tables, .prices = prices, .effort = effort, .out = out, .pool = pool, .best = NEVER, .held = NEVER,
         .units = WHOLE / effort->step, .goal = effort->floor + effort->tolerance,
         .one = {&lawful, column, numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5]}};
     for (int64_t pct = 0; pct <= WHOLE; pct++) s.at[pct] = place(p, pct);
-    s.barred = calloc((size_t)p->workloads + 1, 1);
+    s.barred = calloc((size_t)p->workloads + 1, 1), s.freedom = malloc(sizeof(Freedom));
     out->work = out->found = 0;
     for (int64_t kind = 0; kind < p->kinds; kind++)
         if (p->kind_pool[kind] == pool) begin(&s, kind);
     while (s.nodes && s.open[0]->ceiling > s.goal && out->work < effort->work) expand(&s, pop(&s));
     out->ceiling = s.nodes && s.open[0]->ceiling > s.goal ? s.open[0]->ceiling : s.goal;
+    if (s.held > out->ceiling) out->ceiling = s.held;
     while (s.nodes) drop(s.open[--s.nodes]);
-    free(s.open), free(s.table), free(s.layers), free(s.stairs), free(s.barred);
+    free(s.open), free(s.table), free(s.layers), free(s.stairs), free(s.barred), free(s.freedom);
 }
 
 /* Fills in what no prices change. */

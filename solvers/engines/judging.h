@@ -165,6 +165,7 @@ static int judge_row(const Problem *p, int64_t kind, const int64_t *variant, con
             if (p->tail_ms != p->mean_ms) tail = latency(p->tail_ms + cell * p->shares * nb + b, at[i], nb) * slow;
             means[i * nb + b] = mean;
             rates[i * nb + b] = granted(p, work, p->batch[b], mean, tail, TOLERANCE, &waits[i * nb + b]);
+            if (!(need[i][b] <= p->room_mib[pool] + TOLERANCE)) rates[i * nb + b] = 0;
             choice[i * nb + b] = !eager ? rates[i * nb + b] : rates[i * nb + b] > 0 ? 1000 * p->batch[b] / mean : 0;
         }
         *column = 0;

@@ -245,7 +245,14 @@ class JointProblem:
     billed_mib: Floats | None = None
     """table x variant: the memory that a replica is billed then; None: what its limit takes with its largest batch."""
     share_step_pct: int = 1
-    """Shares handed out are multiples of this."""
+    """Shares handed out are multiples of this, or all of a device."""
+
+    @cached_property
+    def lone_pct(self) -> Whole:
+        """Shares that a replica alone on a device may have, rising: whatever the step is, all of it."""
+        step = max(1, self.share_step_pct)
+        shares = np.unique([*range(step, WHOLE_PCT + 1, step), WHOLE_PCT])
+        return np.asarray(shares[shares >= self.shares_pct[0]], dtype=np.int64)
 
     @cached_property
     def variant_workload(self) -> Whole:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
 
 import numpy as np
 
@@ -23,9 +25,8 @@ def keys_of(found: Patterns) -> list[Key]:
 
 
 def every_pattern(problem: JointProblem, step_pct: int) -> Judged:
-    """All lawful patterns whose shares are multiples of a step."""
-    width = problem.members_max
-    shares = [pct for pct in range(step_pct, 101, step_pct) if pct >= problem.shares_pct[0]]
+    """All lawful patterns whose shares are multiples of a step, or all of a device."""
+    width, shares = problem.members_max, replace(problem, share_step_pct=step_pct).lone_pct.tolist()
     found = [
         (kind, members) for kind in range(problem.kinds) for members in _members(len(problem.variants), shares, width)
     ]
@@ -38,6 +39,26 @@ def every_pattern(problem: JointProblem, step_pct: int) -> Judged:
         Patterns(kind=np.array([kind for kind, _ in found]), variants=member, shares_pct=share)
     )
     return judged.take(judged.lawful)
+
+
+def every_choice(problem: JointProblem) -> Judged:
+    """All that a plan may have: patterns with whichever batches, each of which is a variant of its own meanwhile."""
+    batches, pools = len(problem.batches), problem.pools
+    roomy = replace(problem, pools=tuple(replace(item, memory_mib=np.inf, capped=False) for item in pools))
+    rows = every_pattern(roomy, problem.share_step_pct).rows
+    apart = problem.of_variants(np.repeat(np.arange(len(problem.variants)), batches))
+    others = np.arange(len(apart.variants))[:, None, None] % batches != np.arange(batches)
+    apart = replace(apart, mean_ms=np.where(others, np.inf, apart.mean_ms), tail_ms=apart.tail_ms.copy())
+    sizes, found = (rows.variants >= 0).sum(axis=1), []
+    for size in range(1, problem.members_max + 1):
+        some, chosen = rows.take(sizes == size), np.array([*product(range(batches), repeat=size)])
+        wide = replace(some, variants=some.variants * batches).take(np.repeat(np.arange(len(some)), len(chosen)))
+        wide.variants[:, :size] += np.tile(chosen, (len(some), 1))
+        found.append(wide)
+    judged = Judge(apart).judge(Patterns.chained(found))
+    judged = judged.take(judged.lawful)
+    rows = replace(judged.rows, variants=np.where(judged.rows.variants < 0, -1, judged.rows.variants // batches))
+    return replace(judged, rows=rows, usd_per_h=Judge(problem).contents.usd_per_h(rows, judged.draw_w))
 
 
 def _members(
@@ -54,10 +75,10 @@ def _members(
                     yield ((variant, pct), *rest)
 
 
-def optimum(problem: JointProblem, step_pct: int) -> float:
-    """The least that any layout of such patterns costs, unserved demand priced in."""
+def optimum(problem: JointProblem, every: Judged) -> float:
+    """The least that any layout of these patterns costs, unserved demand priced in."""
     rows = Rows(problem)
-    slack, columns = rows.slack(), rows.columns(every_pattern(problem, step_pct))
+    slack, columns = rows.slack(), rows.columns(every)
     program = Program(
         cost=np.concatenate([slack.cost, columns.cost]),
         lower=np.zeros(len(slack) + len(columns)),

@@ -15,7 +15,8 @@ from solvers.planners.joint.solve.generate import Look, Pace, Pricing, generate,
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Master, Rows
 from solvers.problems.joint import JointProblem
-from tests.unit.solvers.planners.joint.solve.oracle import every_pattern, optimum
+from solvers.problems.patterns import Judged
+from tests.unit.solvers.planners.joint.solve.oracle import every_choice, every_pattern, optimum
 from tests.unit.solvers.planners.joint.solve.scenes import BASES, scene
 
 ENDLESS = 1e9
@@ -42,9 +43,8 @@ def _duals(rows: Rows, seed: int) -> Floats:
     return np.asarray(duals)
 
 
-def _best(problem: JointProblem, rows: Rows, duals: Floats) -> Floats:
-    """By pool, what the best of all patterns is worth, by plain enumeration."""
-    judged = every_pattern(problem, problem.share_step_pct)
+def _best(problem: JointProblem, rows: Rows, duals: Floats, judged: Judged) -> Floats:
+    """By pool, what the best of these is worth."""
     reduced = rows.reduced(rows.columns(judged), duals)
     pool = problem.kind_pool[judged.rows.kind]
     return np.array([-reduced[pool == number].min(initial=0.0) for number in range(len(problem.pools))])
@@ -59,13 +59,28 @@ def test_ceilings_are_the_best_of_all_patterns(seed: int, basis: str) -> None:
         rows.cut(np.arange(2), np.array([1, 2]))
     duals, judge = _duals(rows, seed), Judge(problem)
     found = Pricing(judge, rows, judge.width).price(duals, EXACT, Deadline(ENDLESS), 0.0)
-    best = _best(problem, rows, duals)
-    assert (found.ceilings >= best - 1e-9).all()
-    assert found.ceilings == pytest.approx(best, abs=2 * NOTHING * scale_of(problem).max())
+    most = _best(problem, rows, duals, every_choice(problem))
+    assert (found.ceilings >= most - 1e-9).all()
+    assert found.ceilings == pytest.approx(most, abs=2 * NOTHING * scale_of(problem).max())
+    best = _best(problem, rows, duals, every_pattern(problem, 20))
     columns = rows.columns(judge.judge(found.rows))
     worth = -rows.reduced(columns, duals)
     for pool in np.flatnonzero(best > 0):
         assert worth[problem.kind_pool[found.rows.kind] == pool].max() == pytest.approx(best[pool], rel=1e-9)
+
+
+@pytest.mark.parametrize("basis", BASES)
+@pytest.mark.parametrize("step_pct", [15, 30, 60])
+def test_all_of_a_device_is_a_share_whatever_the_step(step_pct: int, basis: str) -> None:
+    problem = replace(scene(step_pct, services=2, basis=basis), share_step_pct=step_pct)
+    alone = (replace(item, dedicated=number == 0) for number, item in enumerate(problem.workloads))
+    problem = replace(problem, workloads=tuple(alone), pools=tuple(replace(i, clients=2) for i in problem.pools))
+    rows, judge = Rows(problem), Judge(problem)
+    duals = np.where(np.arange(rows.count) < rows.pool_at, 3.0, 0.0)
+    found = Pricing(judge, rows, judge.width).price(duals, replace(EXACT, step_pct=step_pct), Deadline(ENDLESS), 0.0)
+    most = _best(problem, rows, duals, every_choice(problem))
+    assert (found.ceilings >= most - 1e-9).all()
+    assert found.ceilings == pytest.approx(most, abs=2 * NOTHING * scale_of(problem).max())
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -75,7 +90,7 @@ def test_stopped_at_any_time_ceilings_hold(seed: int, units: int) -> None:
     rows, judge = Rows(problem), Judge(problem)
     duals = _duals(rows, seed)
     found = Pricing(judge, rows, judge.width).price(duals, EXACT, Deadline(ENDLESS, units), 0.0)
-    assert (found.ceilings >= _best(problem, rows, duals) - 1e-9).all()
+    assert (found.ceilings >= _best(problem, rows, duals, every_choice(problem)) - 1e-9).all()
 
 
 def test_pools_that_took_more_may_take_more_next(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +134,7 @@ def test_the_relaxed_optimum_of_all_patterns_is_reached_and_proven(seed: int) ->
     assert everything is not None
     assert found.best.value == pytest.approx(everything.value, rel=1e-3)
     assert everything.value >= found.bound.usd_per_h - 1e-6 >= everything.value * (1 - 1e-3) - 1e-6
-    assert found.bound.usd_per_h <= optimum(problem, 20) + 1e-6
+    assert found.bound.usd_per_h <= optimum(problem, every_choice(problem)) + 1e-6
 
 
 def _hostile(problem: JointProblem, what: str) -> JointProblem:
@@ -151,4 +166,4 @@ def test_strange_numbers_end_in_ceilings_that_hold(what: str) -> None:
     duals = _duals(rows, 2)
     found = Pricing(judge, rows, judge.width).price(duals, EXACT, Deadline(ENDLESS), 0.0)
     assert np.isfinite(found.ceilings).all()
-    assert (found.ceilings >= _best(problem, rows, duals) - 1e-9).all()
+    assert (found.ceilings >= _best(problem, rows, duals, every_choice(problem)) - 1e-9).all()

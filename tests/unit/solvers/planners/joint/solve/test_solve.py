@@ -29,7 +29,7 @@ from solvers.planners.joint.solve.solve import (
 )
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout, Standing
-from tests.unit.solvers.planners.joint.solve.oracle import optimum
+from tests.unit.solvers.planners.joint.solve.oracle import every_pattern, optimum
 from tests.unit.solvers.planners.joint.solve.scenes import BASES, check_layout, scene
 
 
@@ -59,7 +59,7 @@ def test_small_problems_are_solved_as_well_as_by_enumeration(seed: int, basis: s
         share_step_pct=20,
     )
     layout = _solved(problem, units=600)
-    best = optimum(problem, 20)
+    best = optimum(problem, every_pattern(problem, 20))
     assert layout.value(problem) == pytest.approx(best, rel=2e-3)
     assert layout.bound_usd_per_h is not None
     assert layout.bound_usd_per_h <= best + 1e-6
