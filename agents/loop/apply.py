@@ -252,6 +252,10 @@ class Applier:
         elapsed_ms = self._elapsed_ms if self._settled else 1000.0 * (self._now_s() - self._accepted_s)
         return replace(found, outcome=outcome, elapsed_ms=elapsed_ms, problems=problems, wishes=wishes)
 
+    def tell_again(self) -> None:
+        """The last receipts were refused for their time."""
+        self._told = None
+
     def _seen(self, *, batches: bool) -> tuple[object, ...]:
         """What a receipt would say of devices and workers. What a governor moves is in every report: a receipt for each
         move would say nothing new, so that it is left out then.

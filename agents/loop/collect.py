@@ -44,9 +44,14 @@ class Collector:
         self._sequence = 0
 
     def observed_at_s(self) -> float:
-        """Wall-clock time that never runs backwards within this boot."""
+        """Wall-clock time that never runs backwards within this boot, unless it was ahead."""
         self._observed_at_s = max(self._observed_at_s, self._wall_s())
         return self._observed_at_s
+
+    def set_back(self) -> bool:
+        """Go by the wall clock again, because what was told lies in the future; whether that is another time."""
+        told_s, self._observed_at_s = self._observed_at_s, self._wall_s()
+        return self._observed_at_s < told_s
 
     def cut(self, generation_applied: int) -> Report:
         now_s = self._monotonic_s()

@@ -169,6 +169,7 @@ class Agent:
         if target is not None:
             self._accept(target)
         self._watch_silence()
+        self._watch_clock()
         try:
             self._govern()
             passed = self.applier.run_pass()
@@ -226,6 +227,14 @@ class Agent:
         if frozen != self.applier.frozen:
             self.applier.frozen = frozen
             self._log.event("changes.frozen" if frozen else "changes.thawed", alone_s=round(self._alone_s(), 1))
+
+    def _watch_clock(self) -> None:
+        """A clock that was ahead and is right again is followed back; what was refused meanwhile is told again."""
+        if self.mailbox.from_future.is_set():
+            self.mailbox.from_future.clear()
+            if self._collector.set_back():
+                self.applier.tell_again()
+                self._log.event("clock.set_back")
 
     def _govern(self) -> None:
         """Move what the plan left to the governor, on what devices did since it looked last."""

@@ -55,6 +55,8 @@ class Mailbox:
         """For the uplink: something to send or to fetch."""
         self.news = threading.Event()
         """For the applying thread: a target to take over, or an interval to keep to."""
+        self.from_future = threading.Event()
+        """For the applying thread: the control plane refuses times that this node tells, because they are to come."""
         self.logs_wanted = threading.Event()
         """For who hands over logs: somebody reads."""
         self._receipts: deque[NodeReceipt] = deque(maxlen=RECEIPTS_KEPT_MAX)
@@ -193,6 +195,7 @@ class Uplink:
         while (receipt := self._mailbox.next_receipt()) is not None:
             answer = self._call("POST", "/v1/agent/receipts", encode(receipt))
             if not answer.ok:
+                self._note_time(answer)
                 self._log.event("receipt.refused", generation=receipt.generation, reason=answer.reason())
             self._mailbox.drop_receipt(receipt)
         count = REPORTS_PER_SEND
@@ -214,12 +217,17 @@ class Uplink:
                 count = len(reports) // 2
             else:
                 self._mailbox.reports.settle(reports, refused=True)
+                self._note_time(answer)
                 self._log.event(
                     "report.refused",
                     sequence=reports[0].sequence,
                     reason=answer.reason(),
                     refused_total=self._mailbox.reports.refused,
                 )
+
+    def _note_time(self, refusal: HttpAnswer) -> None:
+        if b'"time-in-future"' in refusal.body:
+            self._mailbox.from_future.set()
 
     def _doubt(self, error: Exception) -> None:
         """Where a server hangs up on the certificate alone, join again without it: it is over or revoked, or another

@@ -1,7 +1,7 @@
 """Taking in telemetry: many reports in one transaction, through COPY, each stored exactly once.
 
 A report is judged against the newest one of its source (repeats are acknowledged but not stored again, clocks that run
-backwards are refused), and the live state that it carries is brought up to date.
+backwards are refused, unless they were ahead), and the live state that it carries is brought up to date.
 """
 
 from __future__ import annotations
@@ -153,6 +153,12 @@ class _Head:
     moved: bool = False
     generation: int = 0
 
+    def is_after(self, observed_at_s: float) -> bool:
+        """Whether it was observed after that. One whose time is still to come was made by a clock that was ahead, and
+        is not held against reports of the right time.
+        """
+        return observed_at_s < self.observed_at_s <= self.now_s
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Gain:
@@ -288,11 +294,11 @@ def _judge(batch: _Batch, source: str, report: Report | EdgeReport) -> ReportOut
     if (same_boot and report.sequence == head.sequence) or name in batch.stored:
         return DUPLICATE
     if same_boot and report.sequence > head.sequence:
-        if report.observed_at_s < head.observed_at_s - CLOCK_TOLERANCE_S:
+        if head.is_after(report.observed_at_s + CLOCK_TOLERANCE_S):
             return ReportOutcome(kind=OutcomeKind.REFUSED, code=RefusalCode.CLOCK_WENT_BACKWARDS)
     elif same_boot or not _succeeds(batch.boots.get(source), head, report):
         # Sent late, after newer ones, or by somebody else: kept, but the head stays where it is.
-        if report.observed_at_s < head.observed_at_s - LATE_S_MAX or name in batch.logged:
+        if head.is_after(report.observed_at_s + LATE_S_MAX) or name in batch.logged:
             return DUPLICATE
         batch.stored.add(name)
         return ACCEPTED
@@ -320,7 +326,7 @@ def _succeeds(joined: Sequence[str] | None, head: _Head, report: Report | EdgeRe
     """Whether another boot's report becomes the head: a node's when it joined later than the head's, or when that fell
     silent and it goes on; a gateway's, which joins nothing, when it is newer or nobody else speaks.
     """
-    newer = report.observed_at_s > head.observed_at_s
+    newer = report.observed_at_s > head.observed_at_s or head.observed_at_s > head.now_s
     if joined is None:
         return newer or head.silent or not head.boot_id
     if report.boot_id not in joined:

@@ -217,6 +217,19 @@ def test_a_clock_that_runs_backwards_is_refused(fleet: Database) -> None:
     assert _send(fleet, replace(back, observed_at_s=1_000.0)) == (ACCEPTED,)
 
 
+@pytest.mark.parametrize("together", [True, False])
+def test_a_clock_that_was_ahead_is_followed_once_it_is_right(fleet: Database, *, together: bool) -> None:
+    """However far ahead, and though this host's own was, too: nobody waits until that time has come."""
+    now_s = time.time() - 10.0
+    times = (now_s, now_s + 2 * 86_400.0, now_s + 5.0, now_s - 5.0)
+    said = [report("n1", number, observed_at_s=at_s) for number, at_s in enumerate(times, 1)]
+    batches = [said] if together else [[each] for each in said]
+    told = [outcome for batch in batches for outcome in _send(fleet, *batch)]
+    assert told == [ACCEPTED, ACCEPTED, ACCEPTED, _refused(RefusalCode.CLOCK_WENT_BACKWARDS)]
+    late = report("n1", 0, observed_at_s=now_s - 60.0)
+    assert _send(fleet, report("n1", 9, observed_at_s=times[1]), late) == (ACCEPTED, ACCEPTED)
+
+
 def test_a_new_boot_may_start_over_in_number_and_time(fleet: Database) -> None:
     assert _send(fleet, report("n1", 90, observed_at_s=2_000.0, generation=9)) == (ACCEPTED,)
     _join(fleet, "boot-b")

@@ -43,7 +43,8 @@ class Node:
         self.uuid = self.devices.inventory()[0].uuid
         self.state = MemoryState()
         self.said = io.StringIO()
-        clocks = Clocks(self.clock, lambda: 5e8 + self.clock())
+        self.ahead_s = 0.0
+        clocks = Clocks(self.clock, lambda: 5e8 + self.clock() + self.ahead_s)
         self.agent = Agent(replace(FACTS, **more), self.devices, self.state, Log(NODE, self.said), clocks)
 
     def tell(self, generation: int, *replicas: Any, **more: Any) -> None:
@@ -81,6 +82,44 @@ def test_after_long_silence_nothing_that_works_changes_until_somebody_answers(no
     node.turns(20)
     assert node.held() == []
     assert [len(node.events(name)) for name in ("changes.frozen", "changes.thawed")] == [1, 1]
+
+
+def test_a_clock_that_was_ahead_and_is_right_again_costs_nothing_more(node: Node) -> None:
+    """While it is ahead all is refused, also what was applied; told again is what is held, of the right time."""
+    began_s = 5e8 + node.clock()
+    node.tell(1, replica_target("a", share=40))
+    node.turns(5)
+    node.ahead_s = 86_400.0
+    node.turns(30)
+    node.agent._report()
+    while (receipt := node.agent.mailbox.next_receipt()) is not None:
+        node.agent.mailbox.drop_receipt(receipt)
+    node.agent.mailbox.from_future.set()
+    node.turns(2)
+    assert node.agent.mailbox.next_receipt() is None
+    assert not node.events("clock.set_back")
+    node.ahead_s = 0.0
+    node.agent._report()
+    node.agent.mailbox.from_future.set()
+    node.turns(2)
+    node.agent._report()
+    texts = [json.loads(report.text) for report in node.agent.mailbox.reports.oldest(9)]
+    assert [round(each["observed_at_s"] - began_s) for each in texts] == [86_435, 86_436, 39]
+    receipt = node.agent.mailbox.next_receipt()
+    assert receipt is not None
+    assert (receipt.outcome, round(receipt.observed_at_s - began_s)) == ("applied", 37)
+    assert len(node.events("clock.set_back")) == 1
+
+
+def test_a_clock_that_goes_backwards_is_not_followed_where_nobody_minds(node: Node) -> None:
+    began_s = 5e8 + node.clock()
+    node.tell(1)
+    node.turns(5)
+    node.ahead_s = -3600.0
+    node.turns(5)
+    node.agent._report()
+    (report,) = node.agent.mailbox.reports.oldest(9)
+    assert json.loads(report.text)["observed_at_s"] == began_s + 4.0
 
 
 def test_it_tells_prometheus_what_it_holds_and_asks_no_device(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from agents.loop.uplink import LOG_REQUESTS, Mailbox, Tails, Uplink
 from agents.servers import Servers, SpreadConnection
 from agents.state import TOKEN_FILE, StateDirectory
 from agents.transport import HttpAnswer, UnreachableError
-from agents.wire import Report
+from agents.wire import NodeReceipt, Report
 from tests.integration.api.world import join_message
 from tests.unit.agents.builders import NODE
 from tests.unit.agents.loop.test_unsent import report
@@ -33,6 +33,10 @@ FACTS = NodeFacts(
     region="default", endpoint=None,
 )  # fmt: skip
 HERE = {"cluster_id": "here", "epoch": 7}
+RECEIPT = NodeReceipt(
+    node=NODE, boot_id="boot-1", generation=1, plan=None, outcome="applied",
+    observed_at_s=5e8, elapsed_ms=1.0, devices=(), replicas=(),
+)  # fmt: skip
 
 
 class Server(SpreadConnection):
@@ -41,6 +45,8 @@ class Server(SpreadConnection):
     def __init__(self, *, knows: bool = True) -> None:
         super().__init__(Servers(FACTS.servers, NODE))
         self.knows, self.history = knows, dict(HERE)
+        self.is_behind = False
+        """Its clock, as far as reports tell."""
         self.calls: list[str] = []
         self.stored: list[dict[str, Any]] = []
 
@@ -50,6 +56,8 @@ class Server(SpreadConnection):
             return _answer(200, {"token": "own", "report_interval_s": 5.0, **self.history})
         if path.endswith("/target"):
             return _answer(404, {})
+        if self.is_behind:
+            return _answer(422, {"errors": [{"pointer": "/0/observed_at_s", "code": "time-in-future"}]})
         assert isinstance(body, bytes)
         sent = json.loads(body)
         if not self.knows and any("epoch" in each for each in sent):
@@ -153,6 +161,22 @@ def test_reports_are_sent_though_the_disk_is_too_full_for_another_certificate(
     node.post(1)
     node.go_round()
     assert [each["sequence"] for each in server.stored] == [1]
+
+
+def test_what_is_refused_as_of_the_future_is_told_to_who_keeps_the_time(tmp_path: Path) -> None:
+    server = Server()
+    node = Node(tmp_path, server)
+    node.post(1)
+    node.go_round()
+    assert not node.mailbox.from_future.is_set()
+    server.is_behind = True
+    node.post(2)
+    node.go_round()
+    assert (node.mailbox.from_future.is_set(), node.mailbox.reports.refused) == (True, 1)
+    node.mailbox.from_future.clear()
+    node.mailbox.post_receipt(RECEIPT)
+    node.go_round()
+    assert node.mailbox.from_future.is_set()
 
 
 @pytest.mark.parametrize(("error", "asked"), [(TimeoutError(), False), (ConnectionResetError(), True)])
