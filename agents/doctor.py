@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import fcntl
+import ipaddress
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from email.utils import parsedate_to_datetime
+from urllib.parse import urlsplit
 
 from agents.config import AgentConfig, NvidiaConfig, read_config
 from agents.errors import AgentError
@@ -44,6 +46,7 @@ def looked_at(arguments: Sequence[str]) -> Iterator[dict[str, str]]:
         return
     for address in config.servers:
         yield from _server(config, address)
+    yield from _address(config)
     yield from _state(config, arguments)
     if config.nvidia is None:
         yield _line("gpus", WELL, f"{len(config.gpu_types)} simulated: no driver is needed")
@@ -78,6 +81,24 @@ def _server(config: AgentConfig, address: str) -> Iterator[dict[str, str]]:
         state = WELL if abs(ahead_s) <= CLOCK_S_WELL else WRONG if abs(ahead_s) >= CLOCK_S_REFUSED else ODD
         told = f"the server's is {ahead_s:+.1f} s from here"
         yield _line("clock", state, told, "" if state == WELL else "set it by NTP")
+
+
+def _address(config: AgentConfig) -> Iterator[dict[str, str]]:
+    """Whether others reach what runs here; nothing is said where everybody is on this host."""
+    named = config.worker_host or urlsplit(config.endpoint or "").hostname or config.listen_host
+    servers = [address for address in config.servers if not _is_here(urlsplit(address).hostname or "")]
+    if servers and _is_here(named):
+        told = f"workers are named by {named}, which leads nowhere from {servers[0]} and from routers"
+        yield _line("address", ODD, told, "name an address of this host: --listen ADDRESS:0")
+    elif servers:
+        yield _line("address", WELL, f"workers are named by {named}")
+
+
+def _is_here(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _believing(config: AgentConfig, address: str) -> ssl.SSLContext:

@@ -321,6 +321,24 @@ def test_a_node_by_its_state(served: Served, tmp_path: Path) -> None:
     assert stat.S_IMODE(state.path.stat().st_mode) == 0o755
 
 
+@pytest.mark.parametrize(
+    ("server", "more", "state"),
+    [
+        ("http://127.0.0.1:9", (), None),
+        ("http://localhost:9", (), None),
+        ("http://192.0.2.1:9", (), "odd"),
+        ("http://192.0.2.1:9", ("--listen", "192.0.2.7:0"), "well"),
+        ("http://192.0.2.1:9", ("--advertise", "http://gpu-7:8000"), "well"),
+    ],
+)
+def test_a_node_that_nobody_reaches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: str, more: tuple[str, ...], state: str | None
+) -> None:
+    monkeypatch.setattr(agents_doctor, "_server", lambda *_: iter(()))
+    lines = agent_told("--server", server, "--devices", "fake:t4", "--state-dir", str(tmp_path / "none"), *more)
+    assert lines.get("address", {}).get("state") == state
+
+
 def test_options_and_servers_that_are_none(headroom: Headroom, home: Path) -> None:
     assert "expected" in agent_told("--server", "http://x", "--devices", "toy:1")["options"]["found"]
     said = headroom("doctor", "--json", "--node", "--", "--devices")
