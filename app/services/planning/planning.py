@@ -90,8 +90,8 @@ class LeaderJournal:
         if end is PlanState.AWAITING_APPROVAL:
             waits = _waiting_plan(record, plan, holder)
             asked = plans.decided_on(session, str(waits.matter))
-            # One that is blocked may give way to the newer one.
-            if asked is None or asked.blocked:
+            # One that waits and is blocked may give way to the newer one; what was rejected stays so.
+            if asked is None or (asked.blocked and asked.state is PlanState.AWAITING_APPROVAL):
                 plans.put(session, waits)
             return
         if end is PlanState.SHADOW and _stands_already(session, record, plan, end):

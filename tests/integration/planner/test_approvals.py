@@ -176,6 +176,17 @@ def test_what_was_rejected_is_not_asked_again_until_its_documents_change(
     assert [item.id != pinned.id for item in waiting(world)] == [True]
 
 
+def test_what_was_rejected_while_it_could_not_be_approved_is_not_asked_again(
+    world: World, planning: Planning, leader: Leader
+) -> None:
+    (pinned,) = waiting(world)
+    with world.database.transaction() as session:
+        plans.note_look(session, pinned.id, ["falls short (vision/auto: 3 requests/s less than as it stands)"], 1.0)
+    reviewer(world).reject(pinned.id, "never", Deed(actor="token:ann"))
+    planning.run_lanes(leader)
+    assert waiting(world) == ()
+
+
 def test_nothing_left_to_decide_is_set_aside(world: World, planning: Planning, leader: Leader) -> None:
     (first,) = waiting(world)
     asked = planning.propose(Lane.APPROVE, "token:bob")
