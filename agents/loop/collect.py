@@ -102,6 +102,8 @@ def _replica_row(uuid: str, sample: WorkerSample, interval_s: float) -> ReplicaR
 # since they cannot be added.
 
 
+GONE_KEPT_MAX = 256
+"""Of workers that are gone, a reader finds so many of each device, the newest: some readers hardly ever read."""
 _ADDED_UP = ("held_s", "arrived", "completed", "violated", "dropped", "energy_j", "executions")
 
 
@@ -148,6 +150,10 @@ def _joined(one: _Part, other: _Part) -> _Part:
     for sample in after.workers:
         known = workers.get(sample.reading.worker)
         workers[sample.reading.worker] = sample if known is None else _worker_joined(known, sample)
+    there = {sample.reading.worker for sample in after.workers}
+    gone = [name for name in workers if name not in there]
+    for name in gone[:-GONE_KEPT_MAX]:
+        del workers[name]
     return _Part(
         replace(
             after,

@@ -6,7 +6,7 @@ import pytest
 
 from agents.devices.base import MEASURED
 from agents.devices.fake.host import FakeDevices
-from agents.loop.collect import INTERVAL_S_MAX, Collector, Sampler
+from agents.loop.collect import GONE_KEPT_MAX, INTERVAL_S_MAX, Collector, Sampler
 from tests.unit.agents.builders import NODE, FakeClock, fake_devices, worker_spec
 
 
@@ -197,3 +197,20 @@ def test_a_worker_that_ended_in_between_keeps_its_last_row() -> None:
     (worker,) = samples.take("b")[0].workers
     assert worker.gone
     assert 1.0 <= worker.held_s <= 2.0
+
+
+def test_who_does_not_read_costs_no_more_memory_for_every_worker_that_was() -> None:
+    clock = FakeClock()
+    devices = busy(clock)
+    samples = Sampler(devices, clock, ("reports", "profiling"))
+    (stays,) = (worker.worker for worker in devices.workers())
+    newest = ""
+    for _ in range(GONE_KEPT_MAX + 20):
+        newest = devices.start(devices.inventory()[0].uuid, worker_spec("r2", share=10, launch_s=0.0))
+        clock.pass_s(1.0)
+        devices.stop(newest)
+        clock.pass_s(1.0)
+        assert newest in [worker.reading.worker for worker in samples.take("reports")[0].workers]
+    found = [worker.reading.worker for worker in samples.take("profiling")[0].workers]
+    assert len(found) <= GONE_KEPT_MAX + 2
+    assert {stays, newest} <= set(found)
