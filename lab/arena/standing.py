@@ -59,10 +59,14 @@ class RivalStanding(StrEnum):
     """Every rival breaks the guard beside ours, but ours is behind in the goal for it."""
     AT_MORE_GUARD = "at_more_guard"
     """Level or better, but shown to have more of the guard (violations, say) than the rival."""
+    FAILED = "failed"
+    """A run of ours failed: whoever has no plan here is not better for the seeds that it did finish."""
 
 
 WON = (RivalStanding.CLEARLY_BETTER, RivalStanding.ALONE)
 _WORST_LAST = tuple(RivalStanding)
+_SPREADS = (RivalStanding.AT_MORE_GUARD, RivalStanding.DEARER, RivalStanding.ALONE, RivalStanding.FAILED)
+"""What one scenario makes of its family."""
 
 
 @value
@@ -95,11 +99,14 @@ class RivalPlace:
     better: Better
     guard: str | None
     seeds: int
-    ours: Summary
+    ours: Summary | None
+    """None where no run of ours was finished."""
     ours_guard: Summary | None
     founding: Duel | None
     """Against the best of the five; None where none of them ran."""
     all_others: Duel | None
+    failed: int = 0
+    """So many runs of ours."""
 
 
 @value
@@ -115,7 +122,7 @@ class FamilyPlace:
 
 
 def places(records: Sequence[RunRecord], ours: str = OURS) -> tuple[RivalPlace, ...]:
-    """Ours on every scenario where it ran to its end, by name."""
+    """Ours on every scenario where it ran, by name; where it failed it is told to have."""
     by_scenario: dict[str, list[RunRecord]] = {}
     for record in records:
         by_scenario.setdefault(record.scenario, []).append(record)
@@ -146,7 +153,7 @@ def _family(name: str, members: Sequence[RivalPlace]) -> FamilyPlace:
     logs = summary([sign * fmean(each[seed] for each in by_seed) for seed in seeds])
     gain = turned(in_percent(logs), sign)
     standing = _by_gain(gain)
-    if len(members) == 1 or worst in (RivalStanding.AT_MORE_GUARD, RivalStanding.DEARER, RivalStanding.ALONE):
+    if len(members) == 1 or worst in _SPREADS:
         standing = worst
     elif any(duel.guard_kept is not GuardKept.YES for duel in duels):
         standing = RivalStanding.UNTOLD
@@ -163,7 +170,8 @@ def _place(records: Sequence[RunRecord], ours: str) -> RivalPlace | None:
     about = next((record.about for record in records if record.outcome is not None), records[0].about)
     values, better = values_of(records)
     own = values.get(ours, {})
-    if about.goal not in own:
+    lost = sum(record.contender.label == ours and record.outcome is None for record in records)
+    if about.goal not in own and not lost:
         return None
     failed = frozenset(record.contender.label for record in records if record.outcome is None)
     rivals = [
@@ -179,11 +187,12 @@ def _place(records: Sequence[RunRecord], ours: str) -> RivalPlace | None:
         goal=about.goal,
         better=about.better,
         guard=guard,
-        seeds=len(own[about.goal]),
-        ours=_summary(own, about.goal),
+        seeds=len(own.get(about.goal, ())),
+        ours=_summary(own, about.goal) if about.goal in own else None,
         ours_guard=_summary(own, guard) if guard is not None else None,
         founding=_duel(field, ours, founding),
         all_others=_duel(field, ours, rivals),
+        failed=lost,
     )
 
 
@@ -201,14 +210,14 @@ class _Field:
     left_out: frozenset[str]
     """Contenders that left a service out."""
     failed: frozenset[str]
-    """Contenders with a run that failed. They are no rivals, and nothing is told of ours."""
+    """Contenders with a run that failed, which are no rivals."""
 
 
 def _duel(field: _Field, ours: str, rivals: Sequence[str]) -> Duel | None:
     if not rivals:
         return None
     about, values, guard = field.about, field.values, field.about.guard
-    own = values[ours]
+    own = values.get(ours, {})
     sign = 1.0 if about.better is Better.HIGHER else -1.0
 
     def kept(one: str, other: str) -> GuardKept:
@@ -221,6 +230,8 @@ def _duel(field: _Field, ours: str, rivals: Sequence[str]) -> Duel | None:
     def worth(name: str) -> float:
         return sign * _summary(values[name], about.goal).mean
 
+    if ours in field.failed:
+        return _lost(field, max(rivals, key=lambda name: (worth(name), name)))
     keeping = {name: kept(name, ours) for name in rivals}
     fair = [name for name in rivals if keeping[name] is not GuardKept.NO]
     rival = max(fair or rivals, key=lambda name: (worth(name), name))
@@ -235,12 +246,11 @@ def _duel(field: _Field, ours: str, rivals: Sequence[str]) -> Duel | None:
         standing = RivalStanding.AT_MORE_GUARD if ours_kept is GuardKept.NO else RivalStanding.UNTOLD
     elif standing in (RivalStanding.LEVEL, RivalStanding.BEHIND) and keeping[rival] is GuardKept.UNTOLD:
         standing = RivalStanding.UNTOLD
-    standing = RivalStanding.UNTOLD if ours in field.failed else standing
     return Duel(
         against=rival,
         standing=standing,
         goal=_summary(values[rival], about.goal),
-        guard=_summary(values[rival], guard) if guard is not None and guard in values[rival] else None,
+        guard=_guard(field, rival),
         gain_pct=gain,
         p=told.p if told is not None else None,
         guard_kept=ours_kept,
@@ -248,6 +258,21 @@ def _duel(field: _Field, ours: str, rivals: Sequence[str]) -> Duel | None:
             SeedGain(seed=seed, log=sign * log) for seed, log in log_ratios(own[about.goal], theirs).items()
         ),
     )
+
+
+def _lost(field: _Field, rival: str) -> Duel:
+    return Duel(
+        against=rival,
+        standing=RivalStanding.FAILED,
+        goal=_summary(field.values[rival], field.about.goal),
+        guard=_guard(field, rival),
+        guard_kept=GuardKept.UNTOLD,
+    )
+
+
+def _guard(field: _Field, contender: str) -> Summary | None:
+    guard, own = field.about.guard, field.values[contender]
+    return _summary(own, guard) if guard is not None and guard in own else None
 
 
 def _judged(told: Versus | None, sign: float) -> RivalStanding:

@@ -20,7 +20,7 @@ import pyarrow
 import pyarrow.parquet
 
 from agents.wire import mirrored
-from lab.arena.running import Finished, PlanningTime, RunRecord, RunTask
+from lab.arena.running import Finished, PlanningTime, RunRecord, RunTask, software
 from lab.outcome import JobOutcome, Metric, RunWindow, ServiceOutcome
 from solvers.domain.codec import canonical_json, from_json
 from solvers.domain.value import value
@@ -163,6 +163,20 @@ def records_of(folders: Sequence[ResultFolder]) -> tuple[RunRecord, ...]:
             if before is None or before.outcome is None:
                 found[run] = record
     return tuple(found[run] for run in sorted(found))
+
+
+def outdated(records: Sequence[RunRecord], digests: Mapping[str, str]) -> tuple[str, ...]:
+    """Which of these runs would come out anew today, in words: those of another software than this, and of a scenario
+    whose file says something else now. `digests`: of the files that are here, by scenario.
+    """
+    others = [record.software for record in records if record.software != software()]
+    versions = f" ({len(set(others))} versions of it)" if len(set(others)) > 1 else ""
+    changed = sorted(
+        {item.scenario for item in records if digests.get(item.scenario, item.scenario_digest) != item.scenario_digest}
+    )
+    told = [f"{len(others)} of {len(records)} runs are of other software than this{versions}: run them again"]
+    said = [f"{name} is another file now than these runs read: run them again" for name in changed]
+    return (*(told if others else ()), *said)
 
 
 _RUN_COLUMNS = (("scenario", "string"), ("contender", "string"), ("seed", "int64"))

@@ -23,7 +23,7 @@ from solvers.errors import HeadroomError, InputError, NotFoundError
 
 if TYPE_CHECKING:
     from lab.arena.contenders import ContenderEntry
-    from lab.arena.running import Hear, RunTask
+    from lab.arena.running import Hear, RunRecord, RunTask
     from lab.arena.standing import Duel, FamilyPlace, RivalPlace
     from lab.arena.stats import Comparison, MetricCell, Row, Summary
     from lab.arena.store import ResultFolder
@@ -163,16 +163,15 @@ def standing(
     from lab.arena.store import ResultFolder, records_of
     from solvers.domain.codec import to_plain
 
-    records = records_of([ResultFolder(folder) for folder in folders])
+    held = [ResultFolder(folder) for folder in folders]
+    records = records_of(held)
     found = places(records, ours)
     if not found:
-        raise NotFoundError(f"{', '.join(map(str, folders))}: no finished run of {ours!r}")
-    by_family = families(found)
-    answer = {"scenarios": to_plain(found), "families": to_plain(by_family)}
+        raise NotFoundError(f"{', '.join(map(str, folders))}: no run of {ours!r} that counts")
+    by_family, old = families(found), _outdated(records)
+    answer = {"scenarios": to_plain(found), "families": to_plain(by_family), "outdated": old}
     show(answer, output, standing_tables(found, by_family))
-    versions = {record.software for record in records}
-    if len(versions) > 1 and output.is_for_people:
-        say(f"these are runs of {len(versions)} versions of the software")
+    _missed(held, old, output)
     _caution([place.seeds for place in found], output)
 
 
@@ -284,17 +283,38 @@ def _print(folder: ResultFolder, reference: str | None, output: Format) -> None:
     from solvers.domain.codec import to_plain
 
     records = folder.records()
-    if (lacking := folder.lacking()) and output.is_for_people:
-        say(f"{lacking} runs that belong here are not there, or not whole: run them again")
+    old = _outdated(records)
+    _missed([folder], old, output)
     compared = comparisons(records, reference)
     stands = {place.scenario: place for place in places(records)}
     failures = {
         f"{item.scenario} × {item.contender.label}, seed {item.seed}": item.error for item in records if item.error
     }
-    answer = {"scenarios": to_plain(compared), "standing": to_plain(tuple(stands.values())), "failures": failures}
+    answer = {
+        "scenarios": to_plain(compared),
+        "standing": to_plain(tuple(stands.values())),
+        "failures": failures,
+        "outdated": old,
+    }
     failed = [f"failed: {name}: {error}" for name, error in sorted(failures.items())]
     show(answer, output, [*comparison_tables(compared, stands), *failed])
     _caution([len(each.seeds) for each in compared], output)
+
+
+def _outdated(records: Sequence[RunRecord]) -> list[str]:
+    """What no longer is as these runs had it, of this software and the scenarios that come with it."""
+    from lab.arena.store import outdated
+    from solvers.domain.codec import bytes_digest
+
+    return list(outdated(records, {path.stem: bytes_digest(path.read_bytes()) for path in built_in()}))
+
+
+def _missed(folders: Sequence[ResultFolder], old: Sequence[str], output: Format) -> None:
+    """What is wanting of the results, or no longer so."""
+    lacking = sum(folder.lacking() for folder in folders)
+    told = [f"{lacking} runs that belong here are not there, or not whole: run them again"] if lacking else []
+    for line in (*told, *old) if output.is_for_people else ():
+        say(line)
 
 
 def _caution(seeds: Sequence[int], output: Format) -> None:
@@ -359,7 +379,7 @@ def standing_tables(found: Sequence[RivalPlace], by_family: Sequence[FamilyPlace
             place.scenario,
             f"{place.goal} {'↓' if place.better.value == 'lower' else '↑'}",
             place.seeds,
-            _kept(place.ours, place.ours_guard),
+            _ours(place),
             *_duel(place.founding),
             *_duel(place.all_others),
         )
@@ -383,7 +403,9 @@ def standing_tables(found: Sequence[RivalPlace], by_family: Sequence[FamilyPlace
         clear, kept, there = won(standings)
         untold = sum(each.value == "untold" for each in standings)
         best = f"clearly better, or alone in keeping the guard, on {clear} of {there}"
-        parts.append(f"against {name}: {best}; level or somewhat better on {kept}; untold on {untold}")
+        lost = sum(each.value == "failed" for each in standings)
+        rest = f"level or somewhat better on {kept}; untold on {untold}; failed on {lost}"
+        parts.append(f"against {name}: {best}; {rest}")
     return parts
 
 
@@ -430,6 +452,11 @@ def _duel(duel: Duel | None) -> tuple[str, str]:
         return "-", "-"
     gain = _gain(duel.gain_pct)
     return f"{duel.against} {_kept(duel.goal, duel.guard)}", f"{gain} {duel.standing.value.replace('_', ' ')}"
+
+
+def _ours(place: RivalPlace) -> str:
+    told = [] if place.ours is None else [_kept(place.ours, place.ours_guard)]
+    return ", ".join(told + ([f"{place.failed} failed"] if place.failed else []))
 
 
 def _kept(goal: Summary, guard: Summary | None) -> str:

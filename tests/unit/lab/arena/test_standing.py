@@ -30,10 +30,14 @@ Runs = dict[str, tuple[tuple[float, ...], tuple[float, ...]]]
 
 
 def place_of(runs: Runs, about: About = ABOUT, left_out: str | None = None) -> RivalPlace:
-    """The place of ours: by contender the costs and the violations, one of each for every seed; `left_out`: who had
-    nothing of a service that all others serve.
+    return places(records_of(runs, about, left_out))[0]
+
+
+def records_of(runs: Runs, about: About = ABOUT, left_out: str | None = None) -> list[RunRecord]:
+    """By contender the costs and the violations, one of each for every seed; `left_out`: who had nothing of a service
+    that all others serve.
     """
-    records = [
+    return [
         RunRecord(
             key=f"{label}-{seed}",
             scenario=about.name,
@@ -56,7 +60,16 @@ def place_of(runs: Runs, about: About = ABOUT, left_out: str | None = None) -> R
         for label, (costs, violations) in runs.items()
         for seed, cost in enumerate(costs)
     ]
-    return places(records)[0]
+
+
+def lost(records: list[RunRecord], label: str, seeds: tuple[int, ...]) -> list[RunRecord]:
+    """The same where these runs failed."""
+    return [
+        replace(each, outcome=None, error="every plan was refuted")
+        if each.contender.label == label and each.seed in seeds
+        else each
+        for each in records
+    ]
 
 
 def standing(ours: tuple[float, ...], theirs: tuple[float, ...], broken: tuple[float, ...] = (0.0, 0.0, 0.0)) -> str:
@@ -207,6 +220,28 @@ def test_a_family_is_no_better_than_its_worst_guard_and_needs_seeds() -> None:
     assert (few.seeds, few.standing) == (1, RivalStanding.UNTOLD)
     (zero,) = families([kept, of_family("a-5", (0.0, 0.0, 0.0), ten)])
     assert (zero.seeds, zero.gain_pct, zero.standing) == (0, None, RivalStanding.CLEARLY_BETTER)
+
+
+@pytest.mark.parametrize("seeds", [(1,), (0, 1, 2)])
+def test_a_failed_run_of_ours_counts_against_it(seeds: tuple[int, ...]) -> None:
+    runs: Runs = {"headroom": ((8.0, 8.1, 7.9), (0.0,) * 3), "mudi": ((10.0, 10.1, 9.9), (0.0,) * 3)}
+    (found,) = places(lost(records_of(runs), "headroom", seeds))
+    assert found.failed == len(seeds)
+    assert (found.ours is None) == (len(seeds) == 3)
+    assert found.founding is not None
+    assert (found.founding.against, found.founding.standing) == ("mudi", RivalStanding.FAILED)
+    assert found.founding.gain_pct is None
+    assert won([found.founding.standing]) == (0, 0, 1)
+    assert from_plain(RivalPlace, to_plain(found)) == found
+    copy = of_family("one-more", (8.0, 8.1, 7.9), (10.0, 10.1, 9.9))
+    (family,) = families([replace(found, scenario="one-here"), copy])
+    assert family.standing is RivalStanding.FAILED
+
+
+def test_where_everybody_failed_ours_is_told_to_have() -> None:
+    records = records_of({"headroom": ((8.0,), (0.0,)), "mudi": ((10.0,), (0.0,))})
+    (found,) = places(lost(lost(records, "headroom", (0,)), "mudi", (0,)))
+    assert (found.failed, found.ours, found.founding, found.all_others) == (1, None, None, None)
 
 
 def test_scenarios_without_ours_or_without_rivals_are_told_apart(tmp_path: Path) -> None:

@@ -167,7 +167,35 @@ def test_the_standing_of_ours_is_told_in_words_and_numbers(tmp_path: Path, out: 
     assert headroom("arena", "standing", str(out), str(out)).out == said
     lost = headroom("arena", "standing", str(out), "--ours", "melange")
     assert lost.status == Exit.NOT_FOUND
-    assert "no finished run of 'melange'" in lost.err
+    assert "no run of 'melange' that counts" in lost.err
+
+
+def test_results_that_are_no_longer_so_are_told_to_be(
+    tmp_path: Path, out: Path, headroom: Headroom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = scenario(tmp_path, "one")
+    headroom(*run_of(one, out=out))
+    monkeypatch.setattr(arena, "built_in", lambda: [one])
+    for command in ("standing", "compare"):
+        assert headroom("arena", command, str(out), "-o", "json").json["outdated"] == []
+        assert "run them again" not in headroom("arena", command, str(out)).out
+    scenario(tmp_path, "one", fails="melange")
+    next((out / "runs").iterdir()).unlink()
+    changed = "one is another file now than these runs read: run them again"
+    for command in ("standing", "compare"):
+        assert headroom("arena", command, str(out), "-o", "json").json["outdated"] == [changed]
+        said = headroom("arena", command, str(out)).out
+        assert changed in said
+        assert "1 runs that belong here are not there, or not whole" in said
+
+
+def test_a_run_of_ours_that_failed_is_in_its_standing(tmp_path: Path, out: Path, headroom: Headroom) -> None:
+    headroom(*run_of(scenario(tmp_path, "one", fails="headroom"), out=out))
+    (told,) = headroom("arena", "standing", str(out), "-o", "json").json["scenarios"]
+    assert (told["failed"], told["ours"], told["founding"]["standing"]) == (2, None, "failed")
+    said = headroom("arena", "standing", str(out)).out
+    assert "2 failed" in said
+    assert "on 0 of 1; level or somewhat better on 0; untold on 0; failed on 1" in said
 
 
 def test_held_out_seeds_are_run_from_where_one_says(tmp_path: Path, out: Path, headroom: Headroom) -> None:
