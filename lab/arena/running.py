@@ -147,9 +147,11 @@ LOADER = "lab.arena.loading:load"
 _ROOT = Path(__file__).resolve().parents[2]
 _ARENA = "lab/arena"
 _DECIDING = (
-    "solvers", "app/library", _ARENA, "lab/baselines", "lab/beliefs", "lab/benches", "lab/gavel", "lab/outcome.py",
-    "lab/world",
+    "solvers", "agents/devices/base.py", "agents/wire.py", "app/library", "app/marked.py",
+    "app/services/beliefs/completion.py", _ARENA, "lab/baselines", "lab/beliefs", "lab/benches", "lab/gavel",
+    "lab/outcome.py", "lab/world",
 )  # fmt: skip
+_SUFFIXES = (".py", ".json", ".c", ".h")
 _TELLING = ("contenders", "drawing", "report", "running", "standing", "stats", "store", "workers")
 
 
@@ -234,8 +236,9 @@ def software() -> str:
 def deciding() -> Iterator[Path]:
     for folder in _DECIDING:
         within = _ROOT / folder
-        for file in [within] if within.is_file() else sorted((*within.rglob("*.py"), *within.rglob("*.json"))):
-            if folder != _ARENA or file.relative_to(within).parts[0].removesuffix(".py") not in _TELLING:
+        for file in [within] if within.is_file() else sorted(within.rglob("*")):
+            tells = folder == _ARENA and file.relative_to(within).parts[0].removesuffix(".py") in _TELLING
+            if file.suffix in _SUFFIXES and not tells:
                 yield file
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from lab.arena.contenders import entry_of, tuned_entries
 from lab.arena.running import deciding, failed, run_task, software
 from solvers.errors import InputError
 from tests.unit.lab.arena.fake import scenario, tasks
+
+ROOT = Path(__file__).resolve().parents[4]
 
 
 def ignore(part: float) -> None:
@@ -88,3 +91,28 @@ def test_the_software_is_named_by_what_decides_outcomes() -> None:
     decide = {"/".join(file.parts[-2:]) for file in deciding()}
     assert {"world/nodes.py", "truth/truth.py", "lab/outcome.py", "arena/worlds.py", "rolling/bench.py"} <= decide
     assert decide.isdisjoint({"arena/report.py", "cli/arena.py", "hetsev/rules.py"})
+
+
+TELLS = {"app/logs.py", "app/services/beliefs/beliefs.py"}
+"""What deciding modules import that decides nothing there: logs, and the store of what production learned."""
+
+
+def test_whatever_deciding_modules_import_decides_too() -> None:
+    decide = {file.relative_to(ROOT).as_posix() for file in deciding()}
+    missed = {(path, name) for path in decide if path.endswith(".py") for name in imported(path) - decide - TELLS}
+    assert missed == set()
+
+
+def imported(path: str) -> set[str]:
+    """Modules of this repository that a module names, packages aside."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            names = (node.module, *(f"{node.module}.{each.name}" for each in node.names))
+            found |= {f"{name.replace('.', '/')}.py" for name in names}
+    return {name for name in found if (ROOT / name).is_file()}
+
+
+def test_what_is_compiled_decides_by_its_sources() -> None:
+    decide = {file.relative_to(ROOT).as_posix() for file in deciding()}
+    assert {"solvers/engines/exchange.c", "solvers/engines/contents.c", "solvers/engines/judging.h"} <= decide
