@@ -396,7 +396,7 @@ class PlannerWorker:
 
     def _look(self) -> DatabaseSight:
         with self._parts.database.reading() as session:
-            return DatabaseSight(intent=telemetry.intent_mark(session), live_nodes=snapshots.live_nodes(session))
+            return DatabaseSight(intent=telemetry.intent_mark(session), live_nodes=snapshots.nodes_heard(session))
 
     def _cycle(self, leader: Leader, cause: CycleCause, sight: DatabaseSight) -> None:
         # While a cycle runs, whatever else is noticed is left to it or to the next look.

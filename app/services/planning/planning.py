@@ -25,7 +25,7 @@ from app.services.declared.tokens import Deed
 from app.services.planning.deciding import BARE, Decisions, Remark, RolledBack
 from app.services.planning.reviewing import Review, Waits, live, matter_of, short_plan
 from app.services.planning.rollout import Author, StoreActuator, outdated
-from app.services.planning.snapshots import StoreObserver, live_nodes, read_policy
+from app.services.planning.snapshots import StoreObserver, nodes_heard, read_policy
 from app.services.whatif.made import no_plan
 from app.store import cycles, documents, plans, targets, telemetry
 from app.store.cycles import NewCycle
@@ -302,7 +302,7 @@ class Planning:
     def _due(self, session: Session) -> tuple[Lane, ...]:
         """Lanes with work; those that wait for people only now and then, while others are on auto."""
         lanes = lanes_with_work(session, self._parts.cluster)
-        mark = (telemetry.intent_mark(session), live_nodes(session), plans.last_decided(session))
+        mark = (telemetry.intent_mark(session), nodes_heard(session), plans.last_decided(session))
         if mark != self._mark or ServiceMode.AUTO not in modes_declared(session):
             self._mark, self._asked_ms = mark, {}
         now_ms = self._parts.clock.elapsed_ms()

@@ -123,7 +123,7 @@ def deciding_policies(session: Session, services: Iterable[Service]) -> dict[Ser
     return {name: default if policy is None else bound.get(policy, default) for name, policy in named}
 
 
-def live_nodes(session: Session) -> tuple[tuple[str, ...], ...]:
+def nodes_heard(session: Session) -> tuple[tuple[str, ...], ...]:
     """Nodes that report, by each time after which some policy calls a node's devices silent."""
     policies = (read_policy(session), *read_bound_policies(session))
     limits_s = {policy.device_silent_after_s for policy in policies}

@@ -106,7 +106,7 @@ def test_nodes_are_live_as_each_policy_sees_it(world: World) -> None:
     world.build()
     world.declare(replace(POLICY, name=PolicyName("edge"), pool=Pool(nodes=(NodeId("b"),)), device_silent_after_s=30.0))
     world.rows("UPDATE node_states SET last_report_at = now() - interval '1 minute' WHERE node_id = 'b' RETURNING 1")
-    assert world.database.read(snapshots.live_nodes) == (("a",), ("a", "b"))
+    assert world.database.read(snapshots.nodes_heard) == (("a",), ("a", "b"))
 
 
 def test_demand_is_observed_where_an_edge_counts_it_and_declared_elsewhere(world: World) -> None:
