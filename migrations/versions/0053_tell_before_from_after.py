@@ -1,4 +1,4 @@
-"""Tell before from after: how late what a report says comes, by how far its node's clock is behind.
+"""Tell before from after: bill devices that came back or moved for both times, and know how late nodes' clocks are.
 
 Revision ID: 0053
 Revises: 0052
@@ -6,17 +6,30 @@ Revises: 0052
 
 from alembic import op
 
+from app.store.migrate import definition
+
 revision = "0053"
 down_revision = "0052"
 branch_labels = None
 depends_on = None
 
+BEFORE = {
+    "0053_retire": "0011_retire",
+    "0053_device_policies": "0029_device_policies",
+    "0053_bill_minutes": "0029_bill_minutes",
+}
+
 
 def upgrade() -> None:
-    """Not known of anybody yet."""
+    """What was billed stays as it is; of what was gone before, nothing more is known."""
     op.execute("ALTER TABLE report_heads ADD COLUMN behind_s double precision")
+    for name in BEFORE:
+        op.execute(definition(name))
 
 
 def downgrade() -> None:
-    """Reports are as they were."""
+    """The functions as they were."""
+    op.execute("DROP TRIGGER devices_change ON devices")
+    for name in BEFORE.values():
+        op.execute(definition(name))
     op.execute("ALTER TABLE report_heads DROP COLUMN behind_s")

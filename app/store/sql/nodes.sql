@@ -38,9 +38,8 @@ ON CONFLICT (node_id) DO UPDATE SET boot_id = excluded.boot_id, endpoint = exclu
     generation_applied = CASE WHEN state.boot_id = excluded.boot_id THEN state.generation_applied ELSE 0 END
 
 -- name: note_device
--- What an agent found about a device; one that came back is billed again, from now.
-UPDATE devices SET driver_version = :driver_version, capabilities = CAST(:capabilities AS jsonb),
-    billed_from = CASE WHEN billed_until IS NULL THEN billed_from ELSE now() END, billed_until = NULL
+-- What an agent found about a device; one that came back is billed again, from now: the table sees to that.
+UPDATE devices SET driver_version = :driver_version, capabilities = CAST(:capabilities AS jsonb), billed_until = NULL
 WHERE uuid = :uuid
 
 -- name: node_state

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -12,7 +12,8 @@ from sqlalchemy.orm import Session
 
 from app import kinds
 from app.store.ledger import account
-from app.store.tables import TABLES
+from app.store.nodes import note_device
+from app.store.tables import TABLES, devices
 from solvers.domain.codec import to_plain
 from solvers.domain.device import PriceKind
 from solvers.domain.ids import NodeId, PolicyName
@@ -164,3 +165,95 @@ def test_a_deleted_device_still_owes_its_last_minutes(session: Session, fleet: F
     assert 120 <= billed[1] < 180
     assert billed[0] == pytest.approx(billed[1] / 1000)
     assert_sums(session)
+
+
+def _now(session: Session) -> datetime:
+    """The beginning of the minute in which the database is."""
+    found = session.execute(text("SELECT date_trunc('minute', now())")).scalar_one()
+    assert isinstance(found, datetime)
+    return found
+
+
+def _seconds(session: Session) -> list[tuple[str, Decimal]]:
+    """What was billed, by node."""
+    found = session.execute(text("SELECT node_id, sum(seconds) FROM device_bills GROUP BY 1 ORDER BY 1")).all()
+    return [(row.node_id, row.sum) for row in found]
+
+
+@pytest.mark.parametrize("accounted", [False, True], ids=["unaccounted", "accounted"])
+def test_a_device_that_comes_back_still_owes_its_time_before(session: Session, fleet: Fleet, accounted: bool) -> None:
+    """Gone for ten minutes; a late report makes a minute of before anew, and nothing of it goes."""
+    now = _now(session)
+    start = now - timedelta(minutes=20)
+    fleet.gpu_type("t4", 16384, price(3.6))
+    fleet.node("n1")
+    fleet.device("g1", billed=(start, now - timedelta(minutes=10)))
+    if accounted:
+        account(session, now + timedelta(seconds=20))
+        assert _seconds(session) == [("n1", 600)]
+    note_device(session, "g1", driver_version="", capabilities={})
+    note_device(session, "g1", driver_version="", capabilities={})
+    account(session, now + timedelta(minutes=1, seconds=20), minutes_max=60)
+    account_again(session, start, now)
+    (only_one,) = _seconds(session)
+    assert 600 < only_one[1] <= 660
+    assert session.execute(text("SELECT sum(usd) FROM device_bills")).scalar_one() == pytest.approx(only_one[1] / 1000)
+    assert_sums(session)
+
+
+def test_a_device_that_leaves_and_comes_back_within_a_minute_owes_both_parts(session: Session, fleet: Fleet) -> None:
+    fleet.gpu_type("t4", 16384, price(3.6))
+    fleet.node("n1")
+    fleet.device("g1", billed=(T0, after(130)))
+    session.execute(update(devices).values(billed_from=after(150), billed_until=None))
+    session.execute(update(devices).values(billed_until=after(160)))
+    session.execute(update(devices).values(billed_from=after(175), billed_until=None))
+    report_minutes(fleet, 4, [FULL])
+    account(session, after(260))
+    seconds = session.execute(text("SELECT seconds FROM device_bills ORDER BY minute")).scalars().all()
+    assert seconds == [60, 60, 10 + 10 + 5, 60]
+    assert_sums(session)
+
+
+def test_a_device_that_moves_owes_each_node_its_own_time_at_its_own_price(session: Session, fleet: Fleet) -> None:
+    """From a node on demand to one of a pool that is billed as spot, and back, a minute each time: reports of before
+    still count.
+    """
+    now = _now(session)
+    start = now - timedelta(minutes=20)
+    fleet.policy(0.0, 1.0)
+    pooled: dict[str, Any] = {"name": "pooled", "pool": Pool(nodes=(NodeId("n2"),)), "price_kind": PriceKind.SPOT}
+    fleet.policy(0.0, 1.0, **pooled)
+    fleet.gpu_type("t4", 16384, price(3.6), price(1.2, kind=PriceKind.SPOT))
+    for node in ("n1", "n2"):
+        fleet.node(node)
+    fleet.device("g1", billed=(start, None))
+    report_minutes(fleet, 10, [FULL], start=start)
+    account(session, start + timedelta(minutes=5, seconds=20))
+    for node, minutes in (("n2", 10), ("n1", 15)):
+        moved_at = start + timedelta(minutes=minutes)
+        session.execute(update(devices).values(billed_until=moved_at))
+        session.execute(update(devices).values(node_id=node))
+        session.execute(update(devices).values(billed_from=moved_at + timedelta(minutes=1), billed_until=None))
+    for _ in range(2):
+        account(session, now + timedelta(seconds=20))
+        account_again(session, start, now)
+        assert _seconds(session) == [("n1", 600 + 240), ("n2", 240)]
+        bills = text("SELECT policy, node_id, price_usd_per_h FROM device_bills GROUP BY 1, 2, 3 ORDER BY 2")
+        told = [("default", "n1", Decimal("3.6")), ("pooled", "n2", Decimal("1.2"))]
+        assert [tuple(row) for row in session.execute(bills)] == told
+        held = session.execute(text("SELECT kind, sum(seconds) FROM ledger GROUP BY 1 ORDER BY 1")).all()
+        assert [tuple(row) for row in held] == [("replica", 600), ("unobserved", 480)]
+        assert_sums(session)
+
+
+def test_a_device_that_moves_is_billed_on_its_new_node_from_now(session: Session, fleet: Fleet) -> None:
+    fleet.gpu_type("t4", 16384, price(3.6))
+    for node in ("n1", "n2"):
+        fleet.node(node)
+    fleet.device("g1", billed=(T0, None))
+    session.execute(update(devices).values(node_id="n2"))
+    begun = session.execute(text("SELECT billed_from = now() AND billed_until IS NULL FROM devices")).scalar_one()
+    assert begun
+    kept = session.execute(text("SELECT node_id, billed_from, billed_until = now() FROM retired_devices")).all()
+    assert [tuple(row) for row in kept] == [("n1", T0, True)]
