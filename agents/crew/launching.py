@@ -197,7 +197,8 @@ class Launcher:
                 continue
             member.process = member.process or self._unwritten(member)
             if member.process is None:
-                path.unlink(missing_ok=True)
+                with contextlib.suppress(StateFileError):
+                    self._bench.state.remove(path.name)
             else:
                 self._take_in(member)
 

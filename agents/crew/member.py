@@ -7,6 +7,7 @@ belongs to. Whoever holds the lock may touch members; nobody waits for a worker,
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 from collections.abc import Callable, Mapping
@@ -271,7 +272,9 @@ class CrewBench:
             reading = member.reading(self.options.host, now_s)
             self.gone.append(member.tally.cut(reading, now_s, gone=True))
         del self.members[member.name]
-        (self.state.path / file_name(member.name)).unlink(missing_ok=True)
+        # The next agent finds that its process is no more, where that cannot be written now.
+        with contextlib.suppress(StateFileError):
+            self.state.remove(file_name(member.name))
         self.ports.free(member.name)
         self.host.limits.remove(safe_name(member.name))
         self.logs.prune(frozenset(safe_name(name) for name in self.members))

@@ -132,7 +132,7 @@ class Logs:
         try:
             _older(path).write_bytes(_end_of(path, self._half_bytes))
         except OSError:
-            _older(path).unlink(missing_ok=True)
+            _remove(_older(path))
         # Where even that fails, the next second tries again.
         with contextlib.suppress(OSError):
             size = path.stat().st_size
@@ -188,12 +188,18 @@ class Logs:
         gone = [path for path in self._folder.glob("*.log") if path.stem not in in_use]
         for path in sorted(gone, key=lambda each: each.stat().st_mtime)[:-GONE_KEPT_MAX]:
             self._cut.pop(path.stem, None)
-            _older(path).unlink(missing_ok=True)
-            path.unlink(missing_ok=True)
+            _remove(_older(path))
+            _remove(path)
 
 
 def _older(path: Path) -> Path:
     return path.with_name(path.name + ".1")
+
+
+def _remove(path: Path) -> None:
+    """A disk that takes nothing keeps it, and nothing else from going on."""
+    with contextlib.suppress(OSError):
+        path.unlink(missing_ok=True)
 
 
 def _end_of(path: Path, length: int) -> bytes:

@@ -204,8 +204,10 @@ class MpsSharing:
         if not processes:
             return ShareCheck(sm_count=sm_count, pending=True)
         if self._memo.order(order.worker) is None:
-            # The file was lost, but here is the worker: what it has must be held again after the next crash.
-            self._memo.put_order(order)
+            # The file was lost, but here is the worker: what it has must be held again after the next crash. Where it
+            # cannot be written down now, that is tried with the next check.
+            with contextlib.suppress(SharingError):
+                self._memo.put_order(order)
         try:
             return ShareCheck(sm_count=self._prove(order, processes))
         except BypassError as error:

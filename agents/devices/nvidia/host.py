@@ -347,7 +347,11 @@ class NvidiaDevices:
     def restore(self) -> None:
         """Daemons nobody uses end. Raises the first error, after everything was tried."""
         failed: list[DeviceError] = []
-        busy = {reading.uuid for reading in self._roster.look()}
+        try:
+            busy = {reading.uuid for reading in self._roster.look()}
+        except DeviceError as error:
+            failed.append(error)
+            busy = set(self._inventory)
         for uuid in sorted({*self._inventory, *self._parts.journal.uuids}):
             try:
                 if uuid in self._inventory and uuid not in busy:

@@ -11,9 +11,10 @@ from types import ModuleType
 
 import pytest
 
-from agents.errors import DeviceError, DeviceTimeoutError, NotSupportedError, SharingError
+from agents.errors import DeviceError, DeviceTimeoutError, NotSupportedError, SharingError, StateFileError
 from agents.mps import daemon, proofs, protocols, sharing
 from agents.mps.protocols import namespace_of
+from agents.state import StateDirectory
 from tests.integration.agents.mps.bench import Bench, part
 from tests.standins.mps import GPUS, StandInGpu
 from tests.waiting import wait_until
@@ -62,6 +63,31 @@ def test_after_a_crash_workers_are_told_apart_and_all_parts_are_held_again(bench
     assert [worker.ask("sm") for worker in workers] == ["46", "94"]
     checks = [bench.sharing.check(order, (worker.pid,)) for order, worker in zip(orders, workers, strict=True)]
     assert [check.problem for check in checks] == ["", ""]
+
+
+def test_on_a_full_disk_nothing_more_is_given_and_all_that_was_is_taken_back(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.sharing.open(UUID)
+    order = part(UUID, "a")
+    worker = bench.worker(bench.sharing.grant(order))
+
+    def full(state: StateDirectory, name: str, text: str) -> None:
+        raise StateFileError("no space left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(StateDirectory, "write_text", full)
+        with pytest.raises(SharingError):
+            bench.sharing.grant(part(UUID, "b"))
+        wait_until(lambda: not bench.sharing.check(order, (worker.pid,)).pending, "its limits are proved")
+        worker.kill()
+        bench.await_clients(UUID, 0)
+        bench.sharing.revoke(order)
+        bench.sharing.shut(UUID)
+        assert not bench.sharing.running(UUID)
+    bench.sharing.open(UUID)
+    bench.restart_agent()
+    bench.sharing.shut(UUID)
 
 
 def test_a_pid_used_again_by_another_process_is_not_taken_for_the_daemon(bench: Bench) -> None:

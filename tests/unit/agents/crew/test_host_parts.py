@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -99,6 +100,22 @@ def test_a_full_log_is_cut_in_place_and_its_writer_goes_on(tmp_path: Path) -> No
     assert len(sizes) == 2
     assert sum(sizes) <= 2 * 8192
     assert logs.tail("w").endswith("019-099 " + "x" * 60)
+
+
+def test_logs_on_a_disk_that_takes_nothing_any_more_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = Logs(tmp_path, 16384)
+    for number in range(GONE_KEPT_MAX + 2):
+        logs.path(f"w{number}").write_bytes(b"x" * 10_000)
+
+    def refuse(path: Path, *_: object, **__: object) -> int:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Path, "write_bytes", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    monkeypatch.setattr(os, "truncate", refuse)
+    logs.bound("w1")
+    logs.prune(frozenset({"w1"}))
+    assert len(list(tmp_path.glob("*.log"))) == GONE_KEPT_MAX + 2
 
 
 def test_last_words_are_safe_to_show(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import threading
 from pathlib import Path
@@ -12,7 +13,16 @@ from agents.crew.crew import HostCrew
 from agents.crew.rounds import KILL_AGAIN_S
 from agents.crew.web import WebAnswer
 from agents.devices.base import WorkerState
-from agents.errors import BusyError, NotFoundError, NotSupportedError, OutOfRangeError, SharingError, WorkerError
+from agents.errors import (
+    BusyError,
+    NotFoundError,
+    NotSupportedError,
+    OutOfRangeError,
+    SharingError,
+    StateFileError,
+    WorkerError,
+)
+from agents.state import StateDirectory
 from agents.wire import WarmUpTarget
 from tests.unit.agents.crew.doubles import OK, World, only, order, page, spec, target
 
@@ -348,6 +358,43 @@ def test_a_process_whose_agent_died_before_writing_it_down_is_found(
     world.pages |= {"/health": OK, "/metrics": OK}
     world.run(second, 1.0)
     assert (only(second).pids, only(second).answering) == ((100,), True)
+
+
+def test_a_disk_that_takes_nothing_any_more_keeps_no_worker(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when the kernel has mounted it for reading alone."""
+    crew = serving(world)
+
+    def refuse(path: Path, *, missing_ok: bool = False) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    def keep(state: StateDirectory, name: str, text: str) -> None:
+        raise StateFileError("Read-only file system")
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    monkeypatch.setattr(StateDirectory, "write_text", keep)
+    crew.drain(only(crew).reading.worker)
+    crew.end(only(crew).reading.worker, ignore)
+    world.run(crew, 3.0)
+    assert crew.found() == ()
+    assert [sample.gone for sample in crew.samples()] == [True]
+    again = world.crew()
+    assert only(again).reading.state is WorkerState.FAILED
+    again.end(only(again).reading.worker, ignore)
+    assert again.found() == ()
+    with pytest.raises(WorkerError):
+        again.launch(order(name="shop/search-0@2"))
+
+
+def test_a_start_whose_file_stays_is_nobodys_worker(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, *, missing_ok: bool = False) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    world.processes.refusal = "no such file"
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(WorkerError):
+        world.crew().launch(order())
+    assert len(list((world.folder / "workers").glob("*.json"))) == 1
+    assert world.crew().found() == ()
 
 
 def test_nothing_survives_a_reboot(world: World) -> None:

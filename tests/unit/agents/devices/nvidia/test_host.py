@@ -25,7 +25,15 @@ from agents.errors import (
     WorkerError,
 )
 from tests.unit.agents.builders import FakeClock, worker_spec
-from tests.unit.agents.devices.nvidia.doubles import COMMAND, SM_COUNT, CardSetters, World, described, uuid_of
+from tests.unit.agents.devices.nvidia.doubles import (
+    COMMAND,
+    SM_COUNT,
+    CardSetters,
+    World,
+    WorldCrew,
+    described,
+    uuid_of,
+)
 
 UUID, OTHER = uuid_of(0), uuid_of(1)
 
@@ -476,6 +484,20 @@ class TestSettings:
         world.cards[UUID].lost = False
         world.devices().restore()
         assert world.cards[UUID].clock_lock is None
+
+    def test_settings_are_given_back_though_nobody_can_tell_who_works(
+        self, world: World, devices: NvidiaDevices, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        devices.set_clock(UUID, 900)
+        start(devices, world)
+
+        def lost(crew: WorldCrew) -> None:
+            raise WorkerError("nobody looks after the workers any more")
+
+        monkeypatch.setattr(WorldCrew, "found", lost)
+        with pytest.raises(WorkerError):
+            devices.restore()
+        assert (world.cards[UUID].clock_lock, world.cards[UUID].daemon) == (None, True)
 
 
 class TestAccounts:
