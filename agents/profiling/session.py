@@ -5,6 +5,7 @@ It works on any `Devices`, so that the same steps run on a real host and on simu
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -344,19 +345,24 @@ def _idle_power_w(bench: ProfilingBench) -> float:
 
 
 def _clear(bench: ProfilingBench, names: Sequence[str]) -> None:
-    """Stop what was started and give the clock back, also after a failure; what fails here must not hide why."""
+    """Stop what was started and give the clock back, also after a failure; what fails here must not hide why, nor keep
+    anything else from being given back.
+    """
     quiet = replace(bench, stopped=lambda: False)
     for name in names:
-        found = _worker(quiet, name)
-        if found is not None and found.state is WorkerState.READY:
-            bench.devices.drain(name)
-        if found is not None:
+        with contextlib.suppress(DeviceError):
+            found = _worker(quiet, name)
+            if found is not None and found.state is WorkerState.READY:
+                bench.devices.drain(name)
+        with contextlib.suppress(DeviceError):
             bench.devices.stop(name)
     until_s = bench.now_s() + END_S_MAX
-    while any(_worker(quiet, name) is not None for name in names) and bench.now_s() < until_s:
-        _pause(quiet, POLL_S)
-    if bench.devices.settings(bench.uuid).clock_mhz_sm is not None:
-        bench.devices.set_clock(bench.uuid, None)
+    with contextlib.suppress(DeviceError):
+        while any(_worker(quiet, name) is not None for name in names) and bench.now_s() < until_s:
+            _pause(quiet, POLL_S)
+    with contextlib.suppress(DeviceError):
+        if bench.devices.settings(bench.uuid).clock_mhz_sm is not None:
+            bench.devices.set_clock(bench.uuid, None)
 
 
 def _device_sample(bench: ProfilingBench) -> DeviceSample:

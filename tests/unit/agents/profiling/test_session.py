@@ -10,7 +10,7 @@ import pytest
 
 from agents.devices.base import DeviceSample, WorkerSpec
 from agents.devices.fake.host import FakeDevices
-from agents.errors import DeviceError, StateFileError, WorkerError
+from agents.errors import DeviceError, SharingError, StateFileError, WorkerError
 from agents.profiling.desk import Errand, proposed_steps, run
 from agents.profiling.points import Measured, MeasuringPoint, ResultFile, Subject, pair_points, profile_points
 from agents.profiling.session import WINDOWS_MAX, WINDOWS_MIN, MeasurementWindow, StoppedError, interval, judge, measure
@@ -53,6 +53,28 @@ def test_being_stopped_leaves_the_device_as_it_was() -> None:
     with pytest.raises(StoppedError):
         measure(stage.bench(), [worker_spec()], stage.devices.inventory()[0].clocks_mhz_sm[0])
     assert stage.devices.workers() == ()
+    assert stage.devices.settings(stage.uuid).clock_mhz_sm is None
+
+
+@pytest.mark.parametrize("verb", ["drain", "stop"])
+def test_what_fails_at_the_end_keeps_nothing_else_from_being_given_back(
+    monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    stage, asked = Stage(), list[str]()
+    call = getattr(stage.devices, verb)
+
+    def failing(worker: str) -> None:
+        asked.append(worker)
+        if asked == [worker]:
+            raise SharingError("the first one fails")
+        call(worker)
+
+    monkeypatch.setattr(stage.devices, verb, failing)
+    clock_mhz = stage.devices.inventory()[0].clocks_mhz_sm[-3]
+    results = measure(stage.bench(), [worker_spec("a", share=40), worker_spec("b", share=40)], clock_mhz)
+    assert [result.model for result in results] == ["resnet50", "resnet50"]
+    left = [worker.spec.replica for worker in stage.devices.workers()]
+    assert (left, len(asked)) == (["a"] if verb == "stop" else [], 2)
     assert stage.devices.settings(stage.uuid).clock_mhz_sm is None
 
 
