@@ -153,6 +153,10 @@ class About:
     planners: tuple[str, ...] = ()
     """Contenders that its authors propose, best known first."""
     seeds: Annotated[int, within(1, 10_000)] = 3
+    by_pursuit: bool = False
+    """Whether plans are judged by what their planners pursue, as production does; if not, all by the objective of the
+    scenario's policy.
+    """
 
 
 class ProgressListener(Protocol):

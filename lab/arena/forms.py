@@ -346,6 +346,9 @@ class WorldForm(Heading):
     policy_changes: tuple[PolicyChangeForm, ...] = ()
     profiling: Profiling = Profiling()
     rhythm: Rhythm = Rhythm()
+    by_pursuit: bool = False
+    """Whether the gate judges a plan by what its planner pursues, as production does; if not, all contenders' by the
+    policy's objective."""
     governor: str | None = None
     boards_hold_caps: bool = True
     """If not, boards run up to their own limit, and power caps are for plans and controllers to keep."""

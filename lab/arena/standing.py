@@ -107,6 +107,9 @@ class RivalPlace:
     all_others: Duel | None
     failed: int = 0
     """So many runs of ours."""
+    by_pursuit: bool = False
+    """Whether plans were judged by what their planners pursue; if not, a rival may have been held to what it does not.
+    """
 
 
 @value
@@ -193,6 +196,7 @@ def _place(records: Sequence[RunRecord], ours: str) -> RivalPlace | None:
         founding=_duel(field, ours, founding),
         all_others=_duel(field, ours, rivals),
         failed=lost,
+        by_pursuit=about.by_pursuit,
     )
 
 

@@ -376,7 +376,7 @@ def standing_tables(found: Sequence[RivalPlace], by_family: Sequence[FamilyPlace
     columns = ("scenario", "goal", ">seeds", ">ours", "best of the five", "", "best of all others", "")
     lines = [
         (
-            place.scenario,
+            f"{place.scenario}, by pursuit" if place.by_pursuit else place.scenario,
             f"{place.goal} {'↓' if place.better.value == 'lower' else '↑'}",
             place.seeds,
             _ours(place),

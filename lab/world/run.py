@@ -186,7 +186,11 @@ class Run:
             return
         number = self.journal.closed
         order = CycleOrder(
-            id=CycleId(f"cycle-{number}"), lane=CycleLane.ACT, seed=self.seed, software_version="simulated"
+            id=CycleId(f"cycle-{number}"),
+            lane=CycleLane.ACT,
+            seed=self.seed,
+            software_version="simulated",
+            by_pursuit=self.scenario.about.by_pursuit,
         )
         record = run_cycle(self.ports, order)
         self.planned_rps = {item.service: item.rate_rps_upper for item in record.snapshot.demands}

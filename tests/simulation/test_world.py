@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from lab.outcome import TuningSetting
+from lab.world import run as world_run
 from lab.world.arrivals import Bursts, Replayed
 from lab.world.scenario import (
     ClientStep,
@@ -24,6 +25,9 @@ from lab.world.scenario import (
     Traffic,
     WorldScenario,
 )
+from solvers.cycle.cycle import run_cycle
+from solvers.cycle.ports import CycleOrder, Ports
+from solvers.cycle.record import CycleRecord
 from solvers.domain.change import Target
 from solvers.domain.device import Device, MigProfile, MigSlice, PowerCap, PowerScope
 from solvers.domain.ids import DeviceId, JobId, ModelName, NodeId, ProjectName, ReplicaId, WorkloadId
@@ -305,3 +309,17 @@ def test_demand_that_leaves_what_stands_is_planned_for_before_the_next_cycle() -
     assert 30.0 < changes[1] <= 40.0
     assert (seen.metric("cycles") or 99.0) < 5.0, "only what demand calls for"
     assert (seen.metric("violation_pct") or 99.0) < 0.5 * (unseen.metric("violation_pct") or 0.0)
+
+
+@pytest.mark.parametrize("by_pursuit", [False, True])
+def test_plans_are_judged_as_the_scenario_says(by_pursuit: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    orders: list[CycleOrder] = []
+
+    def cycle(ports: Ports, order: CycleOrder) -> CycleRecord:
+        orders.append(order)
+        return run_cycle(ports, order)
+
+    monkeypatch.setattr(world_run, "run_cycle", cycle)
+    made = scenario(span_s=20.0)
+    run_world(replace(made, about=replace(made.about, by_pursuit=by_pursuit)))
+    assert {order.by_pursuit for order in orders} == {by_pursuit}

@@ -116,7 +116,11 @@ class Rolling:
             course.at_s = number * self.step_s
             course.picture = self._asked(course, policy, rates_rps, first=number == 0)
             order = CycleOrder(
-                id=CycleId(f"step-{number:04d}"), lane=Lane.ACT, seed=seed + number, software_version=VERSION
+                id=CycleId(f"step-{number:04d}"),
+                lane=Lane.ACT,
+                seed=seed + number,
+                software_version=VERSION,
+                by_pursuit=self.about.by_pursuit,
             )
             record = run_cycle(ports, order)
             if record.generation is None or record.transition is None:

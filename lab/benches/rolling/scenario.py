@@ -226,6 +226,9 @@ class RollingForm(Heading):
     muxserve: MuxserveForm | None = None
     policy: Annotated[dict[str, Any], Field(default_factory=dict)]
     """Fields of the policy that differ from the usual of this kind: cost by device, no energy, no margins."""
+    by_pursuit: bool = False
+    """Whether the gate judges a plan by what its planner pursues, as production does; if not, all contenders' by the
+    policy's objective."""
 
 
 FORM = RollingForm

@@ -6,15 +6,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from functools import partial
-from unittest.mock import patch
 
 from lab.outcome import About, Better, RunContender, TuningSetting
-from lab.world import run as world_run
 from lab.world.arrivals import Steady
 from lab.world.scenario import JobEntry, Level, Open, Rhythm, ScenarioFleet, Traffic, WorldScenario
 from lab.world.world import World, outcome_of
-from solvers.cycle.ports import CycleOrder
 from solvers.domain.snapshot import Snapshot
 from solvers.planners import registry
 from solvers.planners.base import Planner
@@ -43,7 +39,7 @@ def arena_hour(picture: Snapshot, system: str) -> ArenaHour:
     # The highest of the lookback: a crowd is planned for as long as it is remembered.
     rates = {item.service: item.rate_rps_upper for item in picture.demands}
     scenario = WorldScenario(
-        about=About(name="live", title="Live", kind="world", goal="cost_usd", better=Better.LOWER),
+        about=About(name="live", title="Live", kind="world", goal="cost_usd", better=Better.LOWER, by_pursuit=True),
         level=Level.FLUID,
         span_s=HOUR_S,
         fleet=ScenarioFleet(
@@ -66,8 +62,7 @@ def arena_hour(picture: Snapshot, system: str) -> ArenaHour:
     contender = RunContender(label=system, planners=picture.policy.planners)
     run = World(scenario).begin(contender, 1, made)
     run.observer.profiles = picture.profiles
-    with patch.object(world_run, "CycleOrder", partial(CycleOrder, by_pursuit=True)):
-        run.go(lambda _: None)
+    run.go(lambda _: None)
     outcome = outcome_of(run, contender)
     told = {item.name: item.value for item in outcome.metrics}
     costs = [window.usd_per_h for window in outcome.windows]

@@ -9,6 +9,7 @@ import pytest
 
 from lab.arena.running import RunRecord
 from lab.arena.standing import RivalPlace, RivalStanding, families, places, won
+from lab.cli.arena import standing_tables
 from lab.outcome import About, Better, RunContender, RunOutcome, ServiceOutcome, metric
 from solvers.domain.codec import from_plain, to_plain
 from solvers.domain.ids import ServiceId
@@ -236,6 +237,14 @@ def test_a_failed_run_of_ours_counts_against_it(seeds: tuple[int, ...]) -> None:
     copy = of_family("one-more", (8.0, 8.1, 7.9), (10.0, 10.1, 9.9))
     (family,) = families([replace(found, scenario="one-here"), copy])
     assert family.standing is RivalStanding.FAILED
+
+
+def test_a_row_says_by_what_its_plans_were_judged() -> None:
+    runs: Runs = {"headroom": ((8.0, 8.1), (0.0, 0.0)), "mudi": ((10.0, 10.1), (0.0, 0.0))}
+    alike, own = (place_of(runs, replace(ABOUT, by_pursuit=each)) for each in (False, True))
+    assert (alike.by_pursuit, own.by_pursuit) == (False, True)
+    cells = [str(standing_tables([each], ())[0]) for each in (alike, own)]
+    assert ["one, by pursuit" in each for each in cells] == [False, True]
 
 
 def test_where_everybody_failed_ours_is_told_to_have() -> None:

@@ -9,8 +9,12 @@ from pathlib import Path
 import pytest
 
 from lab.arena import loading
+from lab.benches.rolling import bench as bench_module
 from lab.benches.rolling.bench import Rolling
 from lab.outcome import RunContender, RunOutcome, TuningSetting, check_outcome
+from solvers.cycle.cycle import run_cycle
+from solvers.cycle.ports import CycleOrder, Ports
+from solvers.cycle.record import CycleRecord
 from solvers.domain.policy import PlannerSetting
 from solvers.errors import EngineError, InputError
 from solvers.planners import registry
@@ -91,6 +95,26 @@ def test_planners_are_tuned_as_the_policy_says_where_the_contender_says_nothing(
         contender = RunContender(label="hetsev", planners=("hetsev",), settings=settings)
         bench.run(contender, 1, heard, lambda part: None)
     assert asked == [(), (TuningSetting(name="share_pct", value="50"),), (own,), (own,)]
+
+
+def test_plans_are_judged_by_what_planners_pursue_where_the_scenario_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders: list[CycleOrder] = []
+
+    def cycle(ports: Ports, order: CycleOrder) -> CycleRecord:
+        orders.append(order)
+        return run_cycle(ports, order)
+
+    monkeypatch.setattr(bench_module, "run_cycle", cycle)
+    file = tmp_path / SMALL.name
+    for said in ("", "by_pursuit: true\n"):
+        file.write_text(SMALL.read_text(encoding="utf-8") + said, encoding="utf-8")
+        made = loading.load(file, None)
+        assert isinstance(made, Rolling)
+        assert made.about.by_pursuit is bool(said)
+        ran(replace(made, rates_rps=made.rates_rps[:1]), "greedy")
+    assert [order.by_pursuit for order in orders] == [False, True]
 
 
 def test_unknown_planners_end_the_run() -> None:
