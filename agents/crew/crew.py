@@ -50,6 +50,8 @@ class MemberTuning:
     def tune(self, member: CrewMember, spec: WorkerSpec) -> None:
         """Hand it over. Raises BusyError while a change is under way, WorkerError when it failed."""
         with self._bench.lock:
+            for gone in self._changes.keys() - self._bench.members.keys():
+                del self._changes[gone]
             change = self._changes.get(member.name)
             if change is None:
                 change = self._changes[member.name] = _Change(spec)

@@ -95,6 +95,21 @@ def test_a_slow_reload_goes_on_and_is_found_done(world: World, monkeypatch: pyte
     crew.tune("shop/search-0@1", wanted)
 
 
+def test_changes_of_workers_that_are_gone_are_forgotten(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew_page, "WAIT_S", 0.0)
+    crew = world.crew()
+    crew._bench.host = replace(crew._bench.host, aside=lambda work: None)
+    for number in range(3):
+        name = f"shop/search-0@{number}"
+        crew.launch(order(name))
+        with pytest.raises(BusyError, match="still takes"):
+            crew.tune(name, replace(only(crew).reading.spec, batch=16))
+        crew.end(name, lambda pid: None)
+        world.run(crew, 2.0)
+        assert crew.found() == ()
+    assert len(crew._tuning._changes) == 1
+
+
 def test_nonsense_from_a_server_is_its_error(world: World) -> None:
     crew = world.crew()
     crew.launch(order(worker=target(adapter="torchserve")))
