@@ -11,6 +11,8 @@ from collections import deque
 from dataclasses import dataclass
 from itertools import islice
 
+import httpx
+
 from agents.wire import EdgeReport, RateSample, encode
 from app.logs import EventLog
 from headroom_client import ApiError, Client, UnreachableError
@@ -93,7 +95,7 @@ class ReportLedger:
                     size = 1
                     continue
                 _log.warning("report.refused", error, sequence=batch[0].sequence)
-            except (UnreachableError, ValueError) as error:
+            except (UnreachableError, httpx.HTTPError, ValueError) as error:
                 _log.warning("report.delayed", error, waiting=self.waiting)
                 return
             self._forget(batch)

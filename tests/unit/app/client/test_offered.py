@@ -102,6 +102,16 @@ def test_reports_wait_through_an_outage_and_arrive_in_order_once(ledger: ReportL
     assert ledger.waiting == 0
 
 
+@pytest.mark.parametrize("answer", [b"{", b"\x1f\x8b nonsense"])
+def test_an_answer_that_cannot_be_read_is_none(ledger: ReportLedger, answer: bytes) -> None:
+    kind = {"Content-Type": "application/json"} | ({} if answer == b"{" else {"Content-Encoding": "gzip"})
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, headers=kind, stream=httpx.ByteStream(answer)))
+    count_for(ledger, 1)
+    with Client("http://api.test", "t", transport=transport) as client:
+        ledger.send(client)
+    assert ledger.waiting == 1
+
+
 def test_a_report_whose_answer_was_lost_is_sent_again_under_its_number(ledger: ReportLedger, door: Door) -> None:
     with door.client() as client:
         count_for(ledger, 1, 2)
