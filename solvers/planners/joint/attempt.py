@@ -21,7 +21,7 @@ from solvers.domain.plan import Plan
 from solvers.domain.policy import Term
 from solvers.engines.deadline import Deadline
 from solvers.planners.base import Knob, PlannerSpec, PlanRequest
-from solvers.planners.joint.certificate import Certificate, Shown, loosened
+from solvers.planners.joint.certificate import Certificate, Shown, lone, loosened
 from solvers.planners.joint.explain.explaining import SHORT_MAX
 from solvers.planners.joint.reading.formulation import Reading
 from solvers.planners.joint.seat.seats import Floor, Seats, Terms, floor_of
@@ -180,16 +180,15 @@ def _still_shown(problem: JointProblem, prices: Prices, kept: Mapping[str, np.nd
 
 def _most_on_a_device(problem: JointProblem, works: Flags) -> Floats:
     """Of these workloads what one device carries at most, requests/s; infinite where there are too many to see."""
-    found, judge = np.where(works, np.inf, 0.0), Judge(problem)
-    variants = np.flatnonzero(works[problem.variant_workload])
-    shares = np.arange(max(1, problem.share_step_pct), WHOLE_PCT + 1, max(1, problem.share_step_pct))
-    if problem.kinds * len(variants) * len(shares) > SINGLES_MAX or not len(variants):
+    found, variants = np.where(works, np.inf, 0.0), np.flatnonzero(works[problem.variant_workload])
+    if problem.kinds * len(variants) * len(problem.lone_pct) > SINGLES_MAX or not len(variants):
         return found
-    judged = judge.judge(Patterns.singles(np.arange(problem.kinds), variants, shares))
+    judged = lone(problem, np.arange(problem.kinds), variants, problem.lone_pct)
     share, alone_rps = judged.rows.shares_pct[:, 0], judged.capacity_rps[:, 0] * judged.lawful
     work = problem.variant_workload[judged.rows.variants[:, 0]]
+    each = np.array([item.per_device_max for item in problem.workloads])
     most, dense = np.zeros(len(works)), np.zeros(len(works))
-    np.maximum.at(most, work, alone_rps * np.minimum(judge.per_device_max[work], judge.width))
+    np.maximum.at(most, work, alone_rps * np.minimum(each[work], problem.members_max))
     np.maximum.at(dense, work, alone_rps * WHOLE_PCT / share)
     return np.where(works, np.minimum(most, dense), 0.0)
 

@@ -18,7 +18,7 @@ from math import exp, floor, log
 
 import numpy as np
 
-from solvers.domain.arrays import Flags, Floats
+from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.domain.grouping import summed
 from solvers.domain.ids import WorkloadId
 from solvers.domain.plan import Assignment, Plan
@@ -157,7 +157,7 @@ class Certificate:
         """What single replicas prove."""
         if not (self.problem.problem.workloads and self.problem.problem.kinds):
             return None
-        glance = _Glance.of(self.problem, self.rows, self.judge)
+        glance = _Glance.of(self.problem, self.rows)
         return glance.proof(glance.duals())
 
     def bound(self, plan: Plan) -> float:
@@ -276,35 +276,43 @@ def certified(request: PlanRequest, plan: Plan) -> Plan:
     return replace(plan, bound_usd_per_h=found.bound(plan))
 
 
+def lone(problem: JointProblem, kinds: Whole, variants: Whole, shares_pct: Whole) -> Judged:
+    """Replicas alone on devices, whatever limits what those may draw: with a smaller batch they may keep within it."""
+    pools = tuple(replace(item, capped=False) for item in problem.pools)
+    return Judge(replace(problem, pools=pools)).judge(Patterns.singles(kinds, variants, shares_pct))
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Glance:
-    """What can be said of devices by looking at single replicas: no contents are worth more than the best replica
-    alone, nor than all of the share at the best replica's worth for its share, what it draws left out.
+    """What can be said of devices by looking at single replicas: no contents are worth more than so many of the best
+    replica, nor than all of the share at the best replica's worth for its share, what they draw left out.
     """
 
     problem: Loosened
     rows: Rows
     alone: Judged
-    """One replica alone on a device, by kind, variant and share."""
+    """One replica alone on a device, by kind, variant and share; it costs what it would with the least share for which
+    it stands, of those where whole devices are paid nothing.
+    """
     low_pct: Floats
-    """No replica has a share between this and its own here."""
+    """That share: no replica has one between this and its own here."""
 
     @staticmethod
-    def of(loose: Loosened, rows: Rows, judge: Judge) -> _Glance:
+    def of(loose: Loosened, rows: Rows) -> _Glance:
         """Of every kind that there are devices of."""
         problem, step = loose.problem, max(1, loose.problem.share_step_pct)
-        shares = np.arange(step, WHOLE_PCT + 1, step)
-        shares = shares[shares >= problem.shares_pct[0]]
+        shares = problem.lone_pct
         open_kinds = np.flatnonzero(problem.pool_devices[problem.kind_pool])
         if len(open_kinds) * len(problem.variants) * len(shares) > SINGLES_MAX:
             # What was measured is among them: where replicas may be no larger, that is one of those.
             apart = np.floor(float(shares[0]) * APART ** np.arange(WHOLE_PCT)).astype(np.int64) // step * step
             shares = np.intersect1d(shares, np.concatenate([apart, problem.shares_pct]))
-        low = np.concatenate([shares[:1], shares[:-1] + step])
-        judged = judge.judge(Patterns.singles(open_kinds, np.arange(len(problem.variants)), shares))
-        at = np.searchsorted(shares, judged.rows.shares_pct[:, 0])
-        fits = low[at] <= loose.room_pct[problem.kind_pool[judged.rows.kind]]
-        some = np.flatnonzero(judged.lawful & fits)
+        low = np.concatenate([shares[:1], np.minimum(shares[:-1] + step, shares[1:])])
+        judged = lone(problem, open_kinds, np.arange(len(problem.variants)), shares)
+        kind, at = judged.rows.kind, np.searchsorted(shares, judged.rows.shares_pct[:, 0])
+        some = np.flatnonzero(judged.lawful & (low[at] <= loose.room_pct[problem.kind_pool[kind]]))
+        held_usd = problem.held_usd(kind, judged.rows.variants[:, 0], low[at]) * problem.by_replica
+        judged = replace(judged, usd_per_h=held_usd)
         return _Glance(problem=loose, rows=rows, alone=judged.take(some), low_pct=low[at][some].astype(np.float64))
 
     def duals(self) -> Floats:
@@ -328,18 +336,12 @@ class _Glance:
         return found
 
     def proof(self, duals: Floats) -> Bound:
-        """What these duals prove at a glance."""
+        """What these duals prove at a glance: they price neither devices nor what limits them."""
         problem, rows, judged = self.problem.problem, self.rows, self.alone
-        pools = len(problem.pools)
-        pool, columns = problem.kind_pool[judged.rows.kind], rows.columns(judged)
-        alone = -rows.reduced(columns, duals)
-        undrawn, shared = duals.copy(), judged.usd_per_h if problem.by_replica else np.zeros(len(judged))
-        undrawn[rows.pool_at : rows.quota_at] = 0.0
-        beside = -rows.reduced(replace(columns, cost=shared), undrawn)
-        single, most, dense = (np.zeros(pools) for _ in range(3))
-        np.maximum.at(single, pool, alone)
-        np.maximum.at(most, pool, beside)
-        np.maximum.at(dense, pool, beside / self.low_pct)
+        pool = problem.kind_pool[judged.rows.kind]
+        worth, (most, dense) = -rows.reduced(rows.columns(judged), duals), np.zeros((2, len(problem.pools)))
+        np.maximum.at(most, pool, worth)
+        np.maximum.at(dense, pool, worth / self.low_pct)
         clients = np.array([item.clients for item in problem.pools])
         several = np.minimum(clients * most, self.problem.room_pct * dense) - rows.item_prices(duals).fixed
-        return Bound.of(rows, duals, np.maximum(single, several))
+        return Bound.of(rows, duals, np.maximum(0.0, several))

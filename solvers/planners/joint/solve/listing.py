@@ -43,9 +43,7 @@ def solved_whole(
     problem: JointProblem, standing: Sequence[Standing], launch_usd_per_s: float, deadline: Deadline
 ) -> Layout | None:
     """The best layout found in a part of what is left, with its bound and whether it is proven; None without any."""
-    master = Master(problem, Judge(problem))
-    list_patterns(master, deadline)
-    master.keep_standing(tuple(standing), launch_usd_per_s)
+    master, eased = _listed(problem, standing, launch_usd_per_s, deadline), _with_any_batch(problem)
     relaxed = master.programme.solve()
     if relaxed is None:
         return None
@@ -57,9 +55,10 @@ def solved_whole(
     answer = programmes.fairest() if programmes.short(priced.values) else priced
     if answer is None or answer.values is None:
         return None
-    least, bound = _drawing_least(master.judge, master.judged), max(priced.bound, answer.bound)
-    if (least.draw_w < master.judged.draw_w).any():
-        bound = programmes.bound(least, bound)
+    bound = max(priced.bound, answer.bound)
+    if eased is not problem:
+        every = _listed(eased, standing, launch_usd_per_s, deadline)
+        bound = min(bound, _Programmes(master=every, deadline=deadline, promise=np.zeros(every.size)).bound())
     kept = master.promising(relaxed, COLUMNS_KEPT)
     counts = np.rint(answer.values[programmes.slacks :]).astype(np.int64)
     proven = answer.status is EngineStatus.OPTIMAL
@@ -72,27 +71,46 @@ def solved_whole(
     )
 
 
-def _drawing_least(judge: Judge, judged: Judged) -> Judged:
-    """These with the least that their replicas could draw with batches that keep their promises, serving as much:
-    patterns have the batches that serve most, and plans may have others. Where each batch is a variant, they have not.
+def _listed(problem: JointProblem, standing: Sequence[Standing], launch_usd_per_s: float, deadline: Deadline) -> Master:
+    master = Master(problem, Judge(problem))
+    list_patterns(master, deadline)
+    master.keep_standing(tuple(standing), launch_usd_per_s)
+    return master
+
+
+def _with_any_batch(problem: JointProblem) -> JointProblem:
+    """One whose patterns do no less than those of any plan: these have the batches that serve most, and plans may have
+    others, which draw less or fit where memory or a limit on power is short. The same where that is no matter. Where
+    patterns are few each batch is a variant; else memory never lacks, and all draw what any batch does.
     """
-    problem = judge.problem
-    if not problem.counts_watts or not len(judged) or problem.variants[0].batch_max:
-        return judged
-    promises = promises_of([problem.workloads[item.workload] for item in problem.variants])
+    batches = len(problem.batches)
+    works, tables, table = problem.workloads, problem.kind_table, range(len(problem.mean_ms))
+    room_mib = np.array([item.memory_mib for item in problem.pools])
+    full = problem.memory_mib.max(initial=0.0) * problem.members_max <= room_mib.min(initial=np.inf)
+    if batches < 2 or not len(problem.variants) or problem.variants[0].batch_max:
+        return problem
+    if full and not problem.counts_watts and not any(item.capped for item in problem.pools):
+        return problem
+    apart = problem.of_variants(np.repeat(np.arange(len(problem.variants)), batches))
+    if apart.few_patterns:
+        others = np.arange(len(apart.variants))[:, None, None] % batches != np.arange(batches)
+        return replace(apart, mean_ms=np.where(others, np.inf, apart.mean_ms))
+    most_mib = np.array([room_mib[problem.kind_pool[tables == each]].max(initial=0.0) for each in table])
+    fits = (problem.memory_mib <= most_mib[:, None, None] + SAME)[:, :, None]
+    promises = promises_of([works[item.workload] for item in problem.variants])
     load = bearable(
         promises.take(np.arange(len(problem.variants))[:, None]), problem.batches.astype(np.float64), problem.tail_ms
     )
-    able = load.kept & np.isfinite(problem.mean_ms)
-    least = np.where(able, problem.power_w, np.inf).min(axis=3)
-    least_w = np.minimum.accumulate(np.where(np.isfinite(least), least, 0.0)[..., ::-1], axis=2)[..., ::-1]
-    rows, pool = judged.rows, problem.kind_pool[judged.rows.kind]
-    row, place = np.nonzero(rows.variants >= 0)
-    lower = np.maximum(np.searchsorted(problem.shares_pct, rows.shares_pct[row, place], side="right") - 1, 0)
-    each = least_w[problem.kind_table[rows.kind[row]], rows.variants[row, place], lower]
-    drawn = judge.idle_w[pool] + np.bincount(row, weights=each, minlength=len(judged))
-    draw_w = np.minimum(judged.draw_w, drawn)
-    return replace(judged, draw_w=draw_w, usd_per_h=judge.contents.usd_per_h(rows, draw_w))
+    able = load.kept & np.isfinite(problem.mean_ms) & fits
+    # Between two shares a batch may keep its promise that does not at the lower one.
+    able[:, :, :-1] |= able[:, :, 1:]
+    least_w = np.where(able, problem.power_w, np.inf).min(axis=3, keepdims=True)
+    return replace(
+        problem,
+        pools=tuple(replace(item, memory_mib=np.inf, capped=False) for item in problem.pools),
+        mean_ms=np.where(fits, problem.mean_ms, np.inf),
+        power_w=np.broadcast_to(np.where(np.isfinite(least_w), least_w, 0.0), problem.power_w.shape),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,20 +147,12 @@ class _Programmes:
         )
         return programme_of(doubled, np.arange(len(cost)) >= self.slacks, master.rows.lower, master.rows.upper)
 
-    def bound(self, least: Judged, most_usd: float) -> float:
-        """What nothing costs less than if all patterns draw as little as these, and no more than so much."""
-        master = self.master
-        saved_usd = np.append(np.zeros(master.slacks), master.judged.usd_per_h - least.usd_per_h)
-        slack = master.rows.slack()
-        drawing = Columns.joined([slack, master.rows.columns(least)])
-        drawing = replace(drawing, cost=master.columns.cost - saved_usd, upper=master.columns.upper)
-        found = self.best(self.priced(drawing))
-        if found is not None:
-            return min(found.bound, most_usd)
-        relaxed = ColumnMaster(master.rows.lower, master.rows.upper)
-        relaxed.add(drawing)
-        answer = relaxed.solve()
-        return 0.0 if answer is None else min(answer.value, most_usd)
+    def bound(self) -> float:
+        """What nothing costs less than."""
+        if (found := self.best(self.priced(self.master.columns))) is not None:
+            return found.bound
+        relaxed = self.master.programme.solve()
+        return 0.0 if relaxed is None else relaxed.value
 
     def unserved(self) -> Floats:
         """By column: what the objective counts."""
@@ -241,7 +251,7 @@ def list_patterns(master: Master, deadline: Deadline) -> None:
         deadline.spend(1 + len(rows) // ROWS_PER_UNIT)
         judged = master.judge.judge(rows)
         judged = judged.take(np.flatnonzero(judged.lawful))
-        master.adopt(judged.take(_worth_having(master.judge, judged)))
+        master.adopt(judged.take(_worth_having(master.problem, judged)))
 
 
 def _of_size(problem: JointProblem, count: int, width: int) -> Iterator[Patterns]:
@@ -249,7 +259,7 @@ def _of_size(problem: JointProblem, count: int, width: int) -> Iterator[Patterns
     step = max(1, problem.share_step_pct)
     # Whole parts, each at least one: bars between them, and one behind.
     bars = np.array([(0, *some) for some in combinations(range(1, WHOLE_PCT // step + 1), count)], dtype=np.int64)
-    shares = np.diff(bars.reshape(-1, count + 1), axis=1) * step
+    shares = np.diff(bars.reshape(-1, count + 1), axis=1) * step if count > 1 else problem.lone_pct[:, None]
     for kind in range(problem.kinds):
         able = np.flatnonzero(problem.allowed[problem.kind_pool[kind]]).tolist()
         members = np.array(list(combinations_with_replacement(able, count)), dtype=np.int64).reshape(-1, count)
@@ -263,9 +273,9 @@ def _of_size(problem: JointProblem, count: int, width: int) -> Iterator[Patterns
         yield ordered(rows.widened(width))
 
 
-def _worth_having(judge: Judge, judged: Judged) -> Whole:
+def _worth_having(problem: JointProblem, judged: Judged) -> Whole:
     """Those that no other one of the same workloads and pool beats in every sum."""
-    problem, rows, sums = judge.problem, judged.rows, _sums(judge, judged)
+    rows, sums = judged.rows, _sums(problem, judged)
     # Equal numbers for the same workloads on the same pool, and for what stands for fewer variants.
     works = np.where(rows.variants >= 0, problem.variant_workload[np.maximum(rows.variants, 0)], -1)
     key = np.hstack([problem.kind_pool[rows.kind][:, None], np.sort(works, axis=1)])
@@ -282,11 +292,11 @@ def _worth_having(judge: Judge, judged: Judged) -> Whole:
     return np.sort(np.array(kept, dtype=np.int64))
 
 
-def _sums(judge: Judge, judged: Judged) -> Floats:
-    """What had better be little, row x sum: cost, draw where caps count it, both with the batches that serve most and
-    with those that draw least, by workload what of its rate is not served, and its share where anybody counts that.
+def _sums(problem: JointProblem, judged: Judged) -> Floats:
+    """What had better be little, row x sum: cost, draw where caps count it, by workload what of its rate is not served,
+    and its share where anybody counts that.
     """
-    problem, rows, works = judge.problem, judged.rows, judge.problem.workloads
+    rows, works = judged.rows, problem.workloads
     row, place = np.nonzero(rows.variants >= 0)
     work = problem.variant_workload[rows.variants[row, place]]
     served, share = (np.zeros((len(rows), len(works))) for _ in range(2))
@@ -296,6 +306,5 @@ def _sums(judge: Judge, judged: Judged) -> Floats:
     counted = [
         number for number, item in enumerate(works) if item.project in limited or np.isfinite(item.budget_usd_per_h)
     ]
-    least = _drawing_least(judge, judged)
-    parts = [judged.usd_per_h, least.usd_per_h, *((judged.draw_w, least.draw_w) if problem.caps else ())]
+    parts = [judged.usd_per_h, *([judged.draw_w] if problem.caps else [])]
     return np.hstack([np.stack(parts, axis=1), -np.minimum(served, problem.rate_rps), share[:, counted]])
