@@ -79,6 +79,31 @@ def test_replica_carries_its_workloads_terms() -> None:
     assert (offline.iterations_total, offline.latency_ms_limit) == (5000, None)
 
 
+def test_what_nodes_were_told_of_a_workload_whose_document_waits_goes_on() -> None:
+    plan = plan_of(
+        assignment("vision/labels", "GPU-b0", ordinal=1), assignment("vision/train", "GPU-a0", WorkloadKind.JOB)
+    )
+    service, training = _told_anew(plan)
+    worker = WorkerTarget(command=("serve", "v1"), environment=(), adapter="http")
+    held = (
+        replace(service, replica="vision/labels#0", batch=1, latency_ms_limit=150.0, launch_s=9.0, worker=worker),
+        replace(training, iterations_total=10, iteration_ms_reference=7.0, gpu_type_reference="v100"),
+    )
+    assert _told_anew(plan, *held) == [
+        replace(service, latency_ms_limit=150.0, launch_s=9.0, worker=worker),
+        replace(training, iterations_total=10, iteration_ms_reference=7.0, gpu_type_reference="v100"),
+    ]
+    # A model that nodes were told nothing of launches as its own document says.
+    other = replace(held[0], model="another")
+    assert _told_anew(plan, other)[0] == replace(service, latency_ms_limit=150.0, worker=worker)
+
+
+def _told_anew(plan: Plan, *held: ReplicaTarget) -> list[ReplicaTarget]:
+    targets = node_targets(plan, digest(plan), SNAPSHOT, Generation(1), held)
+    found = (replica for target in targets for device in target.devices for replica in device.replicas)
+    return sorted(found, key=lambda replica: replica.kind, reverse=True)
+
+
 def test_a_limit_on_execution_alone_says_so() -> None:
     services = tuple(
         replace(service, slo=replace(service.slo, scope=SloScope.EXECUTION))
