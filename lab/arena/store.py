@@ -165,7 +165,7 @@ def records_of(folders: Sequence[ResultFolder]) -> tuple[RunRecord, ...]:
     return tuple(found[run] for run in sorted(found))
 
 
-def outdated(records: Sequence[RunRecord], digests: Mapping[str, str]) -> tuple[str, ...]:
+def out_of_date(records: Sequence[RunRecord], digests: Mapping[str, str]) -> tuple[str, ...]:
     """Which of these runs would come out anew today, in words: those of another software than this, and of a scenario
     whose file says something else now. `digests`: of the files that are here, by scenario.
     """

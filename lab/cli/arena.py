@@ -168,8 +168,8 @@ def standing(
     found = places(records, ours)
     if not found:
         raise NotFoundError(f"{', '.join(map(str, folders))}: no run of {ours!r} that counts")
-    by_family, old = families(found), _outdated(records)
-    answer = {"scenarios": to_plain(found), "families": to_plain(by_family), "outdated": old}
+    by_family, old = families(found), _out_of_date(records)
+    answer = {"scenarios": to_plain(found), "families": to_plain(by_family), "out_of_date": old}
     show(answer, output, standing_tables(found, by_family))
     _missed(held, old, output)
     _caution([place.seeds for place in found], output)
@@ -283,7 +283,7 @@ def _print(folder: ResultFolder, reference: str | None, output: Format) -> None:
     from solvers.domain.codec import to_plain
 
     records = folder.records()
-    old = _outdated(records)
+    old = _out_of_date(records)
     _missed([folder], old, output)
     compared = comparisons(records, reference)
     stands = {place.scenario: place for place in places(records)}
@@ -294,19 +294,19 @@ def _print(folder: ResultFolder, reference: str | None, output: Format) -> None:
         "scenarios": to_plain(compared),
         "standing": to_plain(tuple(stands.values())),
         "failures": failures,
-        "outdated": old,
+        "out_of_date": old,
     }
     failed = [f"failed: {name}: {error}" for name, error in sorted(failures.items())]
     show(answer, output, [*comparison_tables(compared, stands), *failed])
     _caution([len(each.seeds) for each in compared], output)
 
 
-def _outdated(records: Sequence[RunRecord]) -> list[str]:
+def _out_of_date(records: Sequence[RunRecord]) -> list[str]:
     """What no longer is as these runs had it, of this software and the scenarios that come with it."""
-    from lab.arena.store import outdated
+    from lab.arena.store import out_of_date
     from solvers.domain.codec import bytes_digest
 
-    return list(outdated(records, {path.stem: bytes_digest(path.read_bytes()) for path in built_in()}))
+    return list(out_of_date(records, {path.stem: bytes_digest(path.read_bytes()) for path in built_in()}))
 
 
 def _missed(folders: Sequence[ResultFolder], old: Sequence[str], output: Format) -> None:

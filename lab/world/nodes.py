@@ -17,7 +17,7 @@ import numpy as np
 from agents.devices.base import needed_pct_sm
 from lab.world.ledger import Usage
 from lab.world.queues import Carried
-from lab.world.state import Held, Priority, Process, State, TargetByDevice, WorldDevice, WorldNode, may_swap
+from lab.world.state import BilledStretch, Priority, Process, State, TargetByDevice, WorldDevice, WorldNode, may_swap
 from solvers.domain.device import DeviceMode
 from solvers.domain.ids import ReplicaId, ServiceId
 from solvers.domain.plan import Assignment
@@ -339,11 +339,11 @@ class WorldNodes:
 
     def _usages(self, process: Process, end_s: float) -> list[Usage]:
         """One for each stretch of its time in which it held the same."""
-        held = (*process.before, Held(end_s, process.item.memory_mib_limit, process.batch))
+        held = (*process.before, BilledStretch(end_s, process.item.memory_mib_limit, process.batch))
         begins_s = (process.begun_s, *(each.until_s for each in process.before))
         return [self._usage(process, begin_s, each) for begin_s, each in zip(begins_s, held, strict=True)]
 
-    def _usage(self, process: Process, begin_s: float, held: Held) -> Usage:
+    def _usage(self, process: Process, begin_s: float, held: BilledStretch) -> Usage:
         item, cell = process.item, process.cell
         memory_gb = cell.device.memory_mib / MIB_PER_GB
         used = min(float(held.memory_mib_limit), self.memory_mib(item.model, held.batch))

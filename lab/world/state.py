@@ -92,7 +92,7 @@ class Meter:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class BilledStretch:
     """What a process held until a moment, from the end of the one before or from its begin."""
 
     until_s: float
@@ -123,14 +123,14 @@ class Process:
     """Seconds at work and batches on the meter before the stretch that is simulated."""
     report: Meter = field(default_factory=Meter)
     period: Meter = field(default_factory=Meter)
-    before: list[Held] = field(default_factory=list)
+    before: list[BilledStretch] = field(default_factory=list)
     """What it held before what it holds now: each is billed for its own time."""
 
     def become(self, item: Assignment, batch: int, now_s: float) -> None:
         """Take another item or batch while it runs; what it held for no time is forgotten."""
         since_s = self.before[-1].until_s if self.before else self.begun_s
         if (item.memory_mib_limit, batch) != (self.item.memory_mib_limit, self.batch) and now_s > since_s:
-            self.before.append(Held(now_s, self.item.memory_mib_limit, self.batch))
+            self.before.append(BilledStretch(now_s, self.item.memory_mib_limit, self.batch))
         self.item, self.batch = item, batch
 
     @property

@@ -9,7 +9,7 @@ import pyarrow.parquet
 import pytest
 
 from lab.arena.running import run_task
-from lab.arena.store import ResultFolder, outdated, records_of
+from lab.arena.store import ResultFolder, out_of_date, records_of
 from solvers.errors import InputError
 from tests.unit.lab.arena.fake import folder_of, scenario, tasks
 
@@ -154,13 +154,13 @@ def test_runs_of_other_software_or_of_a_changed_file_are_told_to_be(tmp_path: Pa
     held = folder_of(tmp_path / "out", tasks([scenario(tmp_path, "one"), scenario(tmp_path, "two")], ["hetsev"]))
     records = held.records()
     now = {record.scenario: record.scenario_digest for record in records}
-    assert outdated(records, now) == outdated(records, {}) == ()
+    assert out_of_date(records, now) == out_of_date(records, {}) == ()
     first = replace(records[0], software="0.0.1+before")
-    assert outdated([first, *records[1:]], {**now, "two": "sha256:other"}) == (
+    assert out_of_date([first, *records[1:]], {**now, "two": "sha256:other"}) == (
         "1 of 4 runs are of other software than this: run them again",
         "two is another file now than these runs read: run them again",
     )
     second = replace(records[1], software="0.0.2+before")
-    assert outdated([first, second], now) == (
+    assert out_of_date([first, second], now) == (
         "2 of 2 runs are of other software than this (2 versions of it): run them again",
     )

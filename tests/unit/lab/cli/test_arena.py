@@ -177,13 +177,13 @@ def test_results_that_are_no_longer_so_are_told_to_be(
     headroom(*run_of(one, out=out))
     monkeypatch.setattr(arena, "built_in", lambda: [one])
     for command in ("standing", "compare"):
-        assert headroom("arena", command, str(out), "-o", "json").json["outdated"] == []
+        assert headroom("arena", command, str(out), "-o", "json").json["out_of_date"] == []
         assert "run them again" not in headroom("arena", command, str(out)).out
     scenario(tmp_path, "one", fails="melange")
     next((out / "runs").iterdir()).unlink()
     changed = "one is another file now than these runs read: run them again"
     for command in ("standing", "compare"):
-        assert headroom("arena", command, str(out), "-o", "json").json["outdated"] == [changed]
+        assert headroom("arena", command, str(out), "-o", "json").json["out_of_date"] == [changed]
         said = headroom("arena", command, str(out)).out
         assert changed in said
         assert "1 runs that belong here are not there, or not whole" in said
