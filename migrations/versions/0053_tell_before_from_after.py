@@ -14,6 +14,7 @@ branch_labels = None
 depends_on = None
 
 BEFORE = {
+    "0053_heard": "0050_heard",
     "0053_retire": "0011_retire",
     "0053_device_policies": "0029_device_policies",
     "0053_bill_minutes": "0029_bill_minutes",

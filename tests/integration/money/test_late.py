@@ -40,6 +40,46 @@ def test_reports_resent_after_an_outage_land_where_they_were_measured(session: S
     assert energy == pytest.approx(36 * 500.0)
 
 
+def _drained(fleet: Fleet, kept: list[float], *, clock_s: float, start_s: float, boot_id: str = "boot-1") -> None:
+    """What was kept comes in requests of fifty, the oldest first, seven seconds apart."""
+    for nth, begun in enumerate(range(0, len(kept), 50)):
+        for at in kept[begun : begun + 50]:
+            received_at, observed_at = after(start_s + 7 * nth), after(at + clock_s)
+            fleet.report("n1", received_at, {"g1": 500.0}, [FULL], observed_at=observed_at, boot_id=boot_id)
+
+
+@pytest.mark.parametrize("clock_s", [0, -100, 100], ids=["right", "slow", "fast"])
+@pytest.mark.parametrize("dies", [False, True], ids=["goes on", "dies"])
+def test_what_was_kept_for_long_lands_where_it_was_measured(
+    session: Session, fleet: Fleet, clock_s: float, dies: bool
+) -> None:
+    """Forty minutes without a way to the control plane. An agent that began anew meanwhile speaks for itself first."""
+    fleet.gpu_type("t4", 16384, price(3.6))
+    fleet.node("n1")
+    fleet.device("g1", billed=(T0, None))
+    for nth in range(1, 61):
+        fleet.report("n1", after(5 * nth), {"g1": 500.0}, [FULL], observed_at=after(5 * nth + clock_s))
+    fleet.write()
+    account(session, after(2700), minutes_max=60)
+    kept, living = [5.0 * nth for nth in range(61, 563)], "boot-1"
+    if dies:
+        kept, living = [at for at in kept if at < 2735.0], "boot-2"
+        _drained(fleet, [2735.0], clock_s=clock_s, start_s=2735.0, boot_id=living)
+    _drained(fleet, kept, clock_s=clock_s, start_s=2740.0)
+    since = [5.0 * nth for nth in range(548, 563)] if dies else []
+    _drained(fleet, since, clock_s=clock_s, start_s=2810.0, boot_id=living)
+    for nth in range(563, 610):
+        _drained(fleet, [5.0 * nth], clock_s=clock_s, start_s=5.0 * nth, boot_id=living)
+    fleet.write()
+    for passed_s in (2780, 2840, 3045):
+        account(session, after(passed_s), minutes_max=60)
+    unseen = text("SELECT minute, seconds FROM ledger WHERE kind = 'unobserved' AND seconds > 0.001 AND minute < :end")
+    assert session.execute(unseen, {"end": after(2940)}).all() == []
+    energy = text("SELECT sum(energy_j) FROM device_minutes WHERE minute < :end")
+    assert session.execute(energy, {"end": after(2700)}).scalar_one() == pytest.approx(540 * 500.0)
+    assert_sums(session)
+
+
 def test_a_report_committed_after_accounting_looked_is_not_lost(session: Session, fleet: Fleet) -> None:
     """Its arrival time lies before the last run, but it became visible only afterwards."""
     fleet.gpu_type("t4", 16384, price(3.6))
