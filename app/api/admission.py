@@ -224,7 +224,7 @@ class Shares:
             del self._going[who], self._lines[who]
 
 
-class Place:
+class RequestPlace:
     """One request's; kept until it is left, once."""
 
     def __init__(self, shares: Shares) -> None:

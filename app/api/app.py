@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api import problems
-from app.api.admission import LANES, Door, Lanes, Place, Shares, TurnQueue, request_id_of
+from app.api.admission import LANES, Door, Lanes, RequestPlace, Shares, TurnQueue, request_id_of
 from app.api.auth import PLACE, Authenticator
 from app.api.console import catalogue, door, machines, money, overview, reference, sources, workloads
 from app.api.console import plans as plan_pages
@@ -147,7 +147,7 @@ class _Exchange:
         """Run the application, which takes one of the places of a token once it knows whose it is; a stream goes on
         without.
         """
-        place = self._scope["state"][PLACE] = Place(self._options.shares)
+        place = self._scope["state"][PLACE] = RequestPlace(self._options.shares)
         try:
             await self._app(self._scope, receive, self.send)
         finally:

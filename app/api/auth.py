@@ -233,7 +233,7 @@ class Authenticator:
         self._people.take(f"host:{host}", self._elapsed_ms(), spent=float(failed))
 
 
-class Place(Protocol):
+class HeldPlace(Protocol):
     """What one request has of the part of its token."""
 
     async def take(self, who: str) -> bool:
@@ -265,7 +265,7 @@ async def identify(
     # Who does not say how long it is may send as much as a burst has.
     unsaid = 2 * BODY_BYTES_PER_S if "transfer-encoding" in request.headers else 0
     authenticator.throttle(actor, int(length[:20]) if length.isdigit() else unsaid)
-    place: Place | None = request.scope.get("state", {}).get(PLACE)
+    place: HeldPlace | None = request.scope.get("state", {}).get(PLACE)
     # By who it is: one secret can be written in many ways, and beside others.
     if place is not None and await place.take(actor.sign_in or actor.token_id):
         # It may have ended while it waited.

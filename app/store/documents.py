@@ -99,9 +99,9 @@ def page(
     return read_page(session, listing, query, order, {columns[0]: project})
 
 
-def all_specs(session: Session, kind: Kind, project: str | None = None) -> list[Stored]:
-    """All documents of a kind by key; of one project only when named."""
-    query = select(*_selected(kind)).order_by(*_key_columns(kind))
+def all_specs(session: Session, kind: Kind, project: str | None = None, **where: str) -> list[Stored]:
+    """All documents of a kind by key; of one project only when named, and with these columns."""
+    query = select(*_selected(kind)).order_by(*_key_columns(kind)).filter_by(**where)
     if project is not None:
         query = query.where(TABLES[kind].c.project == project)
     return [_stored(kind, row) for row in session.execute(query)]

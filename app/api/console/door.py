@@ -25,7 +25,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import URL
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.api.auth import CLUSTER_READ, CLUSTER_WRITE, COST_READ, PLACE, SHARED_READ, Place, Rule, identify
+from app.api.auth import CLUSTER_READ, CLUSTER_WRITE, COST_READ, PLACE, SHARED_READ, HeldPlace, Rule, identify
 from app.api.console.words import environment
 from app.api.deps import Services, services_of
 from app.api.problems import request_id_of
@@ -291,7 +291,7 @@ WITHOUT_TOKEN = "without a token"
 
 async def _in_turn(request: Request) -> None:
     """All who come from nowhere have one token's part of what is worked on: the provider answers as it likes."""
-    place: Place | None = request.scope.get("state", {}).get(PLACE)
+    place: HeldPlace | None = request.scope.get("state", {}).get(PLACE)
     try:
         if place is not None:
             await place.take(WITHOUT_TOKEN)

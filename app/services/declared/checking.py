@@ -8,8 +8,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from sqlalchemy.orm import Session
-
 from app.errors import Fault, FieldsError
 from app.kinds import Kind
 from app.records import record
@@ -23,6 +21,7 @@ from app.services.declared.documents import (
     with_names,
 )
 from app.services.declared.doubts import doubts
+from app.services.declared.ownership import Estates
 from app.services.declared.tokens import Deed
 from app.store import documents
 from app.store.documents import Key, Precondition
@@ -83,11 +82,12 @@ class DocumentChecks:
         refused = {(item.kind, item.key) for item in wished if item.faults}
         with self._database.transaction() as session:
             documents.lock_references(session, exclusive=False)
+            estates = Estates(session)
             for item in wished:
                 if item.faults:
                     line = _refused(item, with_names(session, item.kind, item.said, item.faults, refused))
                 else:
-                    line = self._checked(session, item, refused, deed)
+                    line = self._checked(estates, item, refused, deed)
                 if line.outcome is PutOutcome.REFUSED:
                     refused.add((item.kind, item.key))
                 found.append(line)
@@ -103,18 +103,20 @@ class DocumentChecks:
         )
 
     def _checked(
-        self, session: Session, item: WishedDocument, refused: Collection[tuple[Kind, Key]], deed: Deed
+        self, estates: Estates, item: WishedDocument, refused: Collection[tuple[Kind, Key]], deed: Deed
     ) -> CheckedDocument:
+        session = estates.session
         before = documents.find(session, item.kind, item.key)
         try:
             with session.begin_nested():
-                check_references(session, item.kind, item.value, self._cluster, refused)
+                check_references(estates, item.kind, item.value, self._cluster, refused)
                 result = put_audited(session, item.kind, item.value, Precondition(), deed)
         except FieldsError as error:
             return _refused(item, error.faults)
         except InputError as error:
             # What the database's own foreign keys refuse is named in a document that is refused itself.
             return _refused(item, () if refused else (Fault(pointer="", code=error.code, detail=error.message),))
+        estates.wrote(item.value)
         outcome = (
             PutOutcome.CREATED if result.created else PutOutcome.UPDATED if result.changed else PutOutcome.UNCHANGED
         )

@@ -25,11 +25,13 @@ from app.services.beliefs.beliefs import Beliefs
 from app.services.declared.doubts import doubts
 from app.services.declared.ownership import (
     Contradiction,
+    Estates,
     fleet_faults,
     note_moves,
     policy_faults,
     read_estate,
     workload_faults,
+    works_of,
 )
 from app.services.declared.tokens import Deed
 from app.store import documents, profiles, targets, tasks, tokens
@@ -94,9 +96,10 @@ class _Faults(Faults):
 
 
 def check_references(
-    session: Session, kind: Kind, value: object, cluster: str, refused: Container[tuple[Kind, Key]] = ()
+    estates: Estates, kind: Kind, value: object, cluster: str, refused: Container[tuple[Kind, Key]] = ()
 ) -> None:
     """Raise FieldsError when a document names something that does not exist."""
+    session = estates.session
     faults = _Faults(session, refused)
     for named, name, pointer in kind.named_in(value):
         faults.need(named, name, pointer)
@@ -105,13 +108,13 @@ def check_references(
             if isinstance(value, Node) and len(value.labels) > LABELS_MAX:
                 # Checked here and not by the value: older documents may have more, and are still to be read.
                 faults.add("/labels", f"labels may list {LABELS_MAX} at most, got {len(value.labels)}")
-            faults.contradicted(fleet_faults(session, value))
+            faults.contradicted(fleet_faults(estates, value))
         case Service() | TrainingJob() | OfflineTask():
             if isinstance(value, Service) and value.slo.kind is SloKind.TOKENS and value.tokens is None:
                 # Checked here and not by the value: older documents have none, and are still to be read.
                 faults.add("/tokens", "a service with an SLO of kind tokens says how long its requests are")
-            faults.contradicted(workload_faults(session, value))
-            for field, detail in _beyond(session, value):
+            faults.contradicted(workload_faults(estates, value))
+            for field, detail in _beyond(estates, value):
                 faults.add(f"/{field}", detail, BEYOND)
         case PowerCap():
             _check_power_cap(faults, value, cluster)
@@ -176,10 +179,11 @@ def _check_names(faults: _Faults, value: Policy) -> None:
         faults.unknown("/governor", f"there is no controller {value.governor}{near}")
 
 
-def _beyond(session: Session, value: Work) -> Iterator[Contradiction]:
+def _beyond(estates: Estates, value: Work) -> Iterator[Contradiction]:
     """Fields of a new document by which its project would be further beyond its bounds than it is, and variables of its
     worker that its project may not set. Stored documents may have any: nodes judge for themselves.
     """
+    session = estates.session
     stored = documents.find(session, kinds.PROJECT, (value.project,))
     if stored is None:
         return
@@ -191,21 +195,14 @@ def _beyond(session: Session, value: Work) -> Iterator[Contradiction]:
     if project.bounded:
         # Whoever adds to a bounded sum waits for those who do.
         now = documents.find(session, kinds.PROJECT, (value.project,), lock=True) or stored
-        before = _works(session, project)
-        after = (item for item in before if (type(item), item.name) != (type(value), value.name))
-        yield from exceeded((from_plain(Project, now.spec),), (*after, value), before)
+        yield from estates.standing(project.name).exceeded(from_plain(Project, now.spec), value)
 
 
 def beyond_bounds(session: Session, name: str | None) -> tuple[str, ...]:
     """What stands beyond the bounds of its project, or of this one: they were lowered since."""
     projects = (item for item in documents.values(session, kinds.PROJECT, Project) if name in (None, item.name))
     bounded = [project for project in projects if project.bounded]
-    return tuple(detail for project in bounded for _, detail in exceeded((project,), _works(session, project)))
-
-
-def _works(session: Session, project: Project) -> list[Work]:
-    found = ((kind, documents.all_specs(session, kind, project.name)) for kind in kinds.workloads())
-    return [from_plain(kind.domain, stored.spec) for kind, specs in found for stored in specs]
+    return tuple(detail for project in bounded for _, detail in exceeded((project,), works_of(session, project.name)))
 
 
 def check_unused(session: Session, kind: Kind, key: Key) -> None:
@@ -293,7 +290,7 @@ class Documents:
         """Create or replace a document. Raises PreconditionError, or FieldsError for references to nothing."""
         with self._database.transaction() as session:
             documents.lock_references(session, exclusive=False)
-            check_references(session, kind, value, self._cluster)
+            check_references(Estates(session), kind, value, self._cluster)
             with _moves_noted(session, kind, value, deed):
                 result = put_audited(session, kind, value, precondition, deed)
             warnings = doubts(session, value, self._beliefs.at_hand()) if result.changed else ()

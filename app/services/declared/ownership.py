@@ -11,30 +11,28 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from sqlalchemy.orm import Session
 
 from app import kinds
-from app.kinds import Kind
 from app.records import record
 from app.services.declared.tokens import Deed
 from app.services.planning.snapshots import DEFAULT_POLICY, read_bound_policies, read_policy
 from app.store import documents, plans, targets
 from solvers.cycle.owners import StandingOwners
+from solvers.domain.bounds import AskedTogether
 from solvers.domain.change import Target
 from solvers.domain.codec import Plain, from_plain
 from solvers.domain.device import ColocationClass, Device, Node
-from solvers.domain.ids import DeviceId, NodeId, PolicyName, WorkloadId
+from solvers.domain.ids import DeviceId, GpuTypeName, NodeId, PolicyName, ProjectName, WorkloadId
 from solvers.domain.ownership import Owners, by_name, claims_on, device_owners, gpus_of
 from solvers.domain.policy import Policy, governor_of
-from solvers.domain.workload import TrainingJob, Work
+from solvers.domain.workload import OfflineTask, Service, TrainingJob, Work
 from solvers.planners import registry
 
 SHOWN_MAX = 3
 SHARED_QUESTIONS = frozenset({"anti_affinity", "fit", "leftover"})
 """Settings that are rules of a place, not of a planner: a chain has one answer to each."""
-T = TypeVar("T")
 Contradiction = tuple[str, str]
 """A pointer and what contradicts what."""
 
@@ -71,12 +69,12 @@ def read_estate(session: Session, *, works: bool = False, node: str | None = Non
     while no policy has a pool).
     """
     bound = read_bound_policies(session)
-    devices: list[Device] = []
-    nodes: list[Node] = []
-    if bound or node is None:
-        # Of a large fleet most of it is elsewhere, and decoding is what takes time.
-        devices = _of_node(session, kinds.DEVICE, Device, "node", node)
-        nodes = _of_node(session, kinds.NODE, Node, "id", node)
+    devices: tuple[Device, ...] = ()
+    nodes: tuple[Node, ...] = ()
+    if node is None:
+        devices, nodes = documents.values(session, kinds.DEVICE, Device), documents.values(session, kinds.NODE, Node)
+    elif bound:
+        devices, nodes = _at(session, node)
     found: list[Work] = []
     for kind in kinds.workloads() if works else ():
         found += documents.values(session, kind, kind.domain)
@@ -96,9 +94,58 @@ def read_owners(session: Session) -> Owners:
     return Owners(default=read_policy(session), bound={}, of_device={}, of_workload={})
 
 
-def _of_node(session: Session, kind: Kind, cls: type[T], field: str, node: str | None) -> list[T]:
-    found = (each.spec for each in documents.all_specs(session, kind))
-    return [from_plain(cls, spec) for spec in found if node in (None, spec[field])]
+def _at(session: Session, node: str) -> tuple[tuple[Device, ...], tuple[Node, ...]]:
+    """The devices of a node, and itself: of a large fleet most is elsewhere, and decoding is what takes time."""
+    devices = documents.all_specs(session, kinds.DEVICE, node_id=node)
+    nodes = documents.all_specs(session, kinds.NODE, id=node)
+    return tuple(from_plain(Device, each.spec) for each in devices), tuple(
+        from_plain(Node, each.spec) for each in nodes
+    )
+
+
+def works_of(session: Session, project: ProjectName) -> tuple[Work, ...]:
+    found = ((kind, documents.all_specs(session, kind, project)) for kind in kinds.workloads())
+    return tuple(from_plain(kind.domain, stored.spec) for kind, specs in found for stored in specs)
+
+
+Homes = frozenset[tuple[ColocationClass, GpuTypeName]]
+"""What kinds of devices a pool has."""
+
+
+class Estates:
+    """What documents are judged beside, read once for all that one transaction writes, which tells what it wrote."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._bound: tuple[Policy, ...] | None = None
+        self._homes: dict[PolicyName, Homes] | None = None
+        self._standing: dict[ProjectName, AskedTogether] = {}
+
+    @property
+    def bound(self) -> tuple[Policy, ...]:
+        if self._bound is None:
+            self._bound = read_bound_policies(self.session)
+        return self._bound
+
+    def homes(self, policy: Policy) -> Homes:
+        if self._homes is None:
+            estate = read_estate(self.session)
+            self._homes = {item.name: _homes(estate, item) for item in estate.bound}
+        return self._homes.get(policy.name, frozenset())
+
+    def standing(self, project: ProjectName) -> AskedTogether:
+        """What the workloads of a project ask for; nobody else adds to it while its document is locked."""
+        if project not in self._standing:
+            self._standing[project] = AskedTogether(works_of(self.session, project))
+        return self._standing[project]
+
+    def wrote(self, value: object) -> None:
+        if isinstance(value, Policy):
+            self._bound = None
+        if isinstance(value, Policy | Node | Device):
+            self._homes = None
+        if isinstance(value, Service | TrainingJob | OfflineTask) and value.project in self._standing:
+            self._standing[value.project].write(value)
 
 
 def policy_faults(session: Session, policy: Policy) -> Iterator[Contradiction]:
@@ -116,28 +163,30 @@ def policy_faults(session: Session, policy: Policy) -> Iterator[Contradiction]:
             yield "/pool", said
         return
     yield from (("/pool", said) for said in _overlaps(estate, policy.name))
+    homes = _homes(estate, policy)
     for work in mine:
-        yield from (("/pool", said) for said in _homeless(estate, policy, work))
+        yield from (("/pool", said) for said in _homeless(homes, policy, work))
 
 
-def workload_faults(session: Session, work: Work) -> Iterator[Contradiction]:
+def workload_faults(estates: Estates, work: Work) -> Iterator[Contradiction]:
     """What speaks against the policy that a workload names; that it exists is checked elsewhere."""
     if work.policy is None or work.policy == DEFAULT_POLICY:
         return
-    estate = read_estate(session)
-    policy = next((item for item in estate.bound if item.name == work.policy), None)
+    policy = next((item for item in estates.bound if item.name == work.policy), None)
     if policy is None:
-        if documents.find(session, kinds.POLICY, (work.policy,)) is not None:
+        if documents.find(estates.session, kinds.POLICY, (work.policy,)) is not None:
             yield "/policy", f"the policy {work.policy} has no pool, so nothing could host {work.id}"
         return
-    yield from (("/policy", said) for said in _homeless(estate, policy, work))
+    yield from (("/policy", said) for said in _homeless(estates.homes(policy), policy, work))
 
 
-def fleet_faults(session: Session, item: Node | Device) -> Iterator[Contradiction]:
+def fleet_faults(estates: Estates, item: Node | Device) -> Iterator[Contradiction]:
     """What speaks against a node or device as it would be."""
-    estate = read_estate(session, node=item.id if isinstance(item, Node) else item.node)
-    if not estate.bound:
+    if not estates.bound:
         return
+    devices, nodes = _at(estates.session, item.id if isinstance(item, Node) else item.node)
+    policy, held = read_policy(estates.session), {node.id: node for node in nodes}
+    estate = Estate(default=policy, bound=estates.bound, nodes=held, devices=devices, works=())
     if isinstance(item, Node):
         pointer, changed = "/labels", replace(estate, nodes={item.id: item})
     else:
@@ -191,20 +240,23 @@ def _overlaps(estate: Estate, about: PolicyName | None) -> Iterator[str]:
         yield f"{_some(boards)} would be in the pools of {' and '.join(policies)}: every knob has one owner"
 
 
-def _homeless(estate: Estate, policy: Policy, work: Work) -> Iterator[str]:
-    """A workload that no device of its pool may ever host; an empty pool may yet get one."""
+def _homes(estate: Estate, policy: Policy) -> Homes:
     owners = estate.owners
-    devices = [device for device in estate.devices if owners.policy_at(device.id).name == policy.name]
-    if not devices:
+    mine = (device for device in estate.devices if owners.policy_at(device.id).name == policy.name)
+    return frozenset((device.colocation, device.gpu_type) for device in mine)
+
+
+def _homeless(homes: Homes, policy: Policy, work: Work) -> Iterator[str]:
+    """A workload that no device of its pool may ever host; an empty pool may yet get one."""
+    if not homes:
         return
     unfit = ColocationClass.INFERENCE if isinstance(work, TrainingJob) else ColocationClass.TRAINING
-    allowed = [device for device in devices if device.colocation is not unfit]
+    allowed = {gpu_type for colocation, gpu_type in homes if colocation is not unfit}
     if not allowed:
         yield f"every device in the pool of {policy.name} is for {unfit.value} only, so none could host {work.id}"
-    elif work.gpu_types_allowed and not any(device.gpu_type in work.gpu_types_allowed for device in allowed):
-        types = ", ".join(sorted({device.gpu_type for device in allowed}))
+    elif work.gpu_types_allowed and not allowed & set(work.gpu_types_allowed):
         wanted = ", ".join(work.gpu_types_allowed)
-        yield f"the pool of {policy.name} has {types}, and {work.id} may only run on {wanted}"
+        yield f"the pool of {policy.name} has {', '.join(sorted(allowed))}, and {work.id} may only run on {wanted}"
 
 
 def _some(names: Iterable[str]) -> str:
@@ -279,7 +331,7 @@ def note_moves(session: Session, before: Estate, after: Estate, deed: Deed) -> N
 
 
 def misgoverned(session: Session, owners: Owners) -> tuple[WorkloadId, ...]:
-    """Standing workloads on devices whose node was told another controller than their policy names now."""
+    """AskedTogether workloads on devices whose node was told another controller than their policy names now."""
     told = targets.governors_told(session)
     wrong = (item for item in told if owners.policy_at(DeviceId(item.device)).governor != item.governor)
     return tuple(sorted({WorkloadId(item.workload) for item in wrong}))

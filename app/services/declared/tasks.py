@@ -15,6 +15,7 @@ from app import kinds
 from app.clock import new_id
 from app.records import record, record_of
 from app.services.declared.documents import check_references, put_audited
+from app.services.declared.ownership import Estates
 from app.services.declared.tokens import Deed
 from app.services.explaining.sentences import sentence
 from app.store import documents, plans, tasks
@@ -90,7 +91,7 @@ class Tasks:
         """
         with self._database.transaction() as session:
             documents.lock_references(session, exclusive=False)
-            check_references(session, kinds.TASK, task, self._cluster)
+            check_references(Estates(session), kinds.TASK, task, self._cluster)
             if documents.find(session, kinds.TASK, (task.project, task.name)) is not None:
                 raise StateError(f"there is a task {task.id} already; give another name, or none")
             return put_audited(session, kinds.TASK, task, Precondition(absent=True), deed).stored

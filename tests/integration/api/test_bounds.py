@@ -11,7 +11,9 @@ import pytest
 
 from app import kinds
 from app.cli.program import run
-from solvers.domain.ids import ProjectName
+from app.store import documents
+from solvers.domain.ids import GpuTypeName, NodeId, PolicyName, ProjectName
+from solvers.domain.policy import Policy, Pool
 from solvers.domain.worker import EnvironmentVariable, WorkerCommand
 from solvers.domain.workload import Project
 from tests import builders
@@ -237,6 +239,46 @@ def test_what_apply_refuses_before_it_writes_is_noted_too(world: World) -> None:
     assert (noted["subject"], noted["actor"]) == (f"services/{OWN}/vision", f"token:{world.ids[TENANT]}")
     assert "priority 201" in noted["facts"]["asked"][0]
     assert world.call("GET", f"/v1/services/{OWN}/labels").status_code == 404
+
+
+def test_documents_are_checked_together_by_reading_what_stands_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is judged beside those before it, and however many there are, what they are judged beside is read once."""
+    bound(world, quota_workloads=12)
+    pool = Pool(nodes=(NodeId("n0"), NodeId("n1")))
+    policy = Policy(name=PolicyName("edge"), planners=("greedy",), pool=pool)
+    nodes = [builders.node(f"n{number}") for number in range(2)]
+    devices = [builders.device(node.id, 0, "t4") for node in nodes]
+    fleet = [
+        *({"kind": "node", "document": spec(each)} for each in nodes),
+        *({"kind": "device", "document": spec(each)} for each in devices),
+    ]
+    read, rows = documents.all_specs, list[int]()
+
+    def counted(*asked: Any, **where: Any) -> list[documents.Stored]:
+        found = read(*asked, **where)
+        rows.append(len(found))
+        return found
+
+    monkeypatch.setattr(documents, "all_specs", counted)
+
+    def checked(count: int) -> list[str]:
+        rows.clear()
+        changes: dict[str, Any] = {"policy": "edge"}
+        works = [builders.service(f"s{number}", **changes) for number in range(count)]
+        astray = builders.service("astray", gpu_types_allowed=(GpuTypeName("v100"),), **changes)
+        plain = [{"kind": "service", "document": spec(each)} for each in (astray, *works)]
+        asked = {"documents": [{"kind": "policy", "document": spec(policy)}, *fleet, *plain]}
+        lines = world.call("POST", "/v1/checks", ADMIN, plain=asked).json()["items"]
+        assert {line["outcome"] for line in lines[:5]} == {"created"}
+        assert "t4" in lines[5]["faults"][0]["detail"]
+        return [line["outcome"] for line in lines[6:]]
+
+    assert checked(10) == ["created"] * 10
+    few = sum(rows)
+    assert checked(40) == ["created"] * 12 + ["refused"] * 28
+    assert sum(rows) <= few
 
 
 def test_what_was_declared_before_is_still_planned(world: World) -> None:

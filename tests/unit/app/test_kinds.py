@@ -24,6 +24,7 @@ from app.client.documents import read_documents
 from app.errors import FieldsError, ReferencedError
 from app.kinds import Kind, Reference
 from app.services.declared import documents as declared
+from app.services.declared.ownership import Estates
 from app.store import documents
 from app.store.tables import TABLES
 from benchmarks.same.describing import describe_api
@@ -96,10 +97,10 @@ def test_another_kind_is_kept_from_naming_nothing(monkeypatch: pytest.MonkeyPatc
     known = {(kinds.MODEL, ("m",)), (kinds.NODE, ("n",))}
     monkeypatch.setattr(documents, "find", lambda _, kind, key: SimpleNamespace() if (kind, key) in known else None)
     monkeypatch.setattr(documents, "names", lambda _, kind: ["of"] if kind is kinds.NODE else ["m"])
-    session = cast("Session", None)
-    declared.check_references(session, ZONE, Zone(name="a", model="m", beside=("n",)), "default")
+    estates = Estates(cast("Session", None))
+    declared.check_references(estates, ZONE, Zone(name="a", model="m", beside=("n",)), "default")
     with pytest.raises(FieldsError) as caught:
-        declared.check_references(session, ZONE, Zone(name="a", model="gone", beside=("n", "off")), "default")
+        declared.check_references(estates, ZONE, Zone(name="a", model="gone", beside=("n", "off")), "default")
     assert [(item.pointer, item.detail) for item in caught.value.faults] == [
         ("/model", "there is no model gone"),
         ("/beside/1", "there is no node off; did you mean of?"),

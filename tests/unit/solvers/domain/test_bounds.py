@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers.domain.bounds import exceeded
+from solvers.domain.bounds import AskedTogether, exceeded
 from solvers.domain.codec import digest, to_plain
 from solvers.domain.ids import ProjectName
 from solvers.domain.workload import Project, Service, Work
@@ -50,9 +50,12 @@ def standing(works: list[Work]) -> dict[str, float]:
 def test_no_accepted_write_leads_further_beyond(project: Project, first: list[Work], writes: list[Work]) -> None:
     limits = {bound: limit for bound in standing([]) if (limit := getattr(project, bound)) is not None}
     held = {(type(work), work.name): work for work in first}
+    kept = AskedTogether(first)
     for work in writes:
         before, after = list(held.values()), list({**held, (type(work), work.name): work}.values())
-        refused = {field for field, _ in exceeded([project], after, before)}
+        told = dict(exceeded([project], after, before))
+        assert dict(kept.exceeded(project, work)) == told
+        refused = set(told)
         was, now = standing(before), standing(after)
         own = max((item.priority for item in before if (type(item), item.name) == (type(work), work.name)), default=0)
         worse = {bound for bound, limit in limits.items() if now[bound] > limit and now[bound] > was[bound]}
@@ -62,6 +65,7 @@ def test_no_accepted_write_leads_further_beyond(project: Project, first: list[Wo
         if not refused:
             assert not worse
             held[type(work), work.name] = work
+            kept.write(work)
 
 
 @given(BOUNDED, st.lists(SERVICES | JOBS | TASKS, max_size=6))
