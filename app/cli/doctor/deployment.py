@@ -70,11 +70,13 @@ def _clock(client: Client, settings: Settings) -> Symptom:
 
 def _tokens(client: Client) -> Symptom:
     try:
-        found = [item for item in client.items("tokens") if not item["revoked_at"] and item["expires_at"]]
+        kept = [item for item in client.items("tokens") if not item["revoked_at"] and item["expires_at"]]
     except ApiError as error:
         if error.status != 403:
             raise
         return unseen("this token may not read tokens", "ask with an administrator's")
+    # Those to join with and those of people who are signed in are made to end.
+    found = [item for item in kept if item["purpose"] != "join" and not item["created_by"].startswith("oidc:")]
     now, soon = datetime.now(UTC), timedelta(days=EXPIRY_DAYS)
     left = {item["name"]: datetime.fromisoformat(item["expires_at"]) - now for item in found}
     ending = [f"{name} in {gap.days} days" for name, gap in left.items() if timedelta() < gap < soon]

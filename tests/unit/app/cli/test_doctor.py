@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -241,6 +242,31 @@ def test_what_the_api_tells_is_judged(
     lines = told(headroom)
     assert {lines[name]["state"] for name in ("nodes", "plans", "beliefs")} == {"odd"}
     assert lines["nodes"]["found"] == "not yet at generation 3: a"
+
+
+@pytest.mark.parametrize(
+    ("terms", "state"),
+    [
+        ({"purpose": None, "created_by": "token"}, "odd"),
+        ({"purpose": "node", "created_by": "token"}, "odd"),
+        ({"purpose": "join", "created_by": "token"}, "well"),
+        ({"purpose": None, "created_by": "oidc:ada"}, "well"),
+    ],
+)
+def test_tokens_that_are_made_to_end_are_no_matter(
+    headroom: Headroom, api: Api, home: Path, monkeypatch: pytest.MonkeyPatch, terms: dict[str, Any], state: str
+) -> None:
+    monkeypatch.setenv("HEADROOM_SERVER", "http://control.test")
+    monkeypatch.setenv("HEADROOM_TOKEN", "secret")
+    monkeypatch.setattr(deployment, "_clock", lambda *_: well(""))
+    ends = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    api.answers |= {
+        "GET /v1/version": {"cluster": "default", "version": "9"},
+        "GET /v1/ready": {"status": "ok"},
+        "GET /v1/tokens": page({"name": "it", "revoked_at": None, "expires_at": ends, **terms}),
+        "GET /v1/fleet": fleet(),
+    }
+    assert told(headroom)["tokens"]["state"] == state
 
 
 Served = Callable[[float], str]
