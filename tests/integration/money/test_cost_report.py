@@ -138,6 +138,63 @@ def test_budgets_are_held_against_the_month(spent: Session) -> None:
     assert note_risks(spent, now + timedelta(days=30)) == 0
 
 
+def _hours_read(session: Session) -> int:
+    """Rows of closed hours that this transaction has read so far, by an index or without one."""
+    told = (
+        "SELECT coalesce(idx_tup_fetch, 0) + seq_tup_read FROM pg_stat_xact_user_tables WHERE relname = 'ledger_hours'"
+    )
+    return int(session.execute(text(told)).scalar_one())
+
+
+def _earlier(session: Session, hours: str) -> None:
+    """Closed hours as they are now, so many hours before as well."""
+    names = session.execute(text("SELECT * FROM ledger_hours LIMIT 0")).keys()
+    shown = ", ".join("hour - nth * INTERVAL '1 hour'" if name == "hour" else name for name in names)
+    session.execute(text(f"INSERT INTO ledger_hours SELECT {shown} FROM ledger_hours, {hours} AS nth"))
+
+
+def test_budgets_read_the_hours_of_the_month_once(spent: Session) -> None:
+    """However many budgets there are, and however much there was before."""
+    spent.execute(text("SET LOCAL enable_seqscan = off"))
+    account(spent, after(7200))
+    (closed,) = spent.execute(text("SELECT count(*) FROM ledger_hours")).scalars()
+    _earlier(spent, "generate_series(1500, 2000)")
+    for number in range(5):
+        _labelled(spent, "budgets", '{"usd_per_month": 1}', name=f"b{number}")
+    was = _hours_read(spent)
+    found = forecasts(spent, after(7200))
+    assert {round(item.usd_spent, 6) for item in found} == {0.24}
+    assert {round(item.usd_per_h, 9) for item in found} == {round(0.24 / 168, 9)}
+    # The first of all hours is looked for, too.
+    assert _hours_read(spent) - was <= closed + 1
+
+
+def test_the_rate_of_a_budget_leaves_no_part_of_an_hour_out(spent: Session) -> None:
+    """A dollar in each hour until half an hour ago."""
+    account(spent, after(7200))
+    _earlier(spent, "generate_series(1, 500)")
+    spent.execute(text("UPDATE ledger_hours SET usd_share = CASE WHEN subject = 'vision/a#0' THEN 1 ELSE 0 END"))
+    spent.execute(text("DELETE FROM ledger"))
+    _labelled(spent, "budgets", '{"usd_per_month": 1000}', name="b")
+    (found,) = forecasts(spent, after(5400))
+    assert found.usd_per_h == pytest.approx(168 / 168.5)
+
+
+def test_a_budget_of_a_label_counts_what_has_it_and_of_a_project_what_is_its(spent: Session) -> None:
+    """Of a workload its own value, else its project's; where both are asked for, both have to hold."""
+    _labelled(spent, "projects", '{"labels": [{"key": "team", "value": "sight"}]}', name="vision")
+    _labelled(spent, "projects", '{"labels": [{"key": "team", "value": "sight"}]}', name="speech")
+    _labelled(spent, "services", '{"labels": [{"key": "team", "value": "ears"}]}', project="speech", name="b")
+    label = '"label": {"key": "team", "value": "%s"}'
+    for name, wanted in {
+        "sight": label % "sight", "ears": label % "ears", "none": label % "nobody",
+        "both": f'"project": "speech", {label % "ears"}', "neither": f'"project": "vision", {label % "ears"}',
+    }.items():  # fmt: skip
+        _labelled(spent, "budgets", f'{{"usd_per_month": 1, {wanted}}}', name=name)
+    found = {item.budget: round(item.usd_spent, 6) for item in forecasts(spent, after(7200))}
+    assert found == {"sight": 0.06, "ears": 0.03, "both": 0.03, "neither": 0.0, "none": 0.0}
+
+
 def test_labels_are_among_the_tags_of_focus(spent: Session) -> None:
     both = '{"labels": [{"key": "team", "value": "sight"}, {"key": "site", "value": "north"}]}'
     _labelled(spent, "projects", both, name="vision")
