@@ -95,7 +95,7 @@ class PlanSummary:
     told: tuple[str, ...] = ()
     """Of a plan that waits: what whoever decides should know by now. Empty for a project's token."""
     answered: Authorship | None
-    """Of the cycle that made it, while that is kept."""
+    """Of the cycle that made it, while that is kept. Empty for a project's token: failures name others' workloads."""
 
 
 @record

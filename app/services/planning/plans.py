@@ -271,6 +271,7 @@ def told_to(summary: PlanSummary, project: str | None) -> PlanSummary:
         decided_by_name=None,
         added_usd_per_h=None,
         told=(),
+        answered=None,
     )
 
 

@@ -184,6 +184,30 @@ def test_a_cycle_comes_with_its_record(world: World) -> None:
     assert world.call("GET", "/v1/cycles/none/states").status_code == 404
 
 
+def test_why_a_plan_failed_is_told_to_no_project(world: World) -> None:
+    """What the verifier holds against a planner names others' workloads."""
+    from app.store import cycles
+    from app.store.cycles import NewCycle
+
+    failed = Attempt(planner="joint", status="failed", error="refuted: latency over slo (other/secret#0)")
+    record = stored.record()
+    record = replace(record, attempts=(failed, *record.attempts))
+    with world.database.transaction() as session:
+        new = NewCycle(id=record.id, lane=record.lane, holder="x", fencing_token=1, software_version="1")
+        cycles.begin(session, new)
+        cycles.close(session, record)
+        plan = stored.keep(session, stored.plan())
+    told = {
+        who: [
+            world.call("GET", path, who).text
+            for path in ("/v1/plans", f"/v1/plans/{plan}", f"/v1/plans/{plan}/explain")
+        ]
+        for who in ("viewer", "own viewer")
+    }
+    assert all("other/secret" in text for text in told["viewer"])
+    assert not any("other/secret" in text for text in told["own viewer"])
+
+
 def _csv(*rows: str) -> bytes:
     header = "model,gpu_type,batch,share_pct_sm,clock_mhz_sm,latency_ms_mean,memory_mib,neighbours"
     return "\n".join((header, *rows)).encode()
