@@ -174,6 +174,13 @@ static int quickly(Walk *w, Device *d, double *watt)
     return 1;
 }
 
+/* Shares that are no multiple of the step, since another has got all of a device or a part of that, are less. */
+static void round_down(const Walk *w, Device *d)
+{
+    for (int i = 0; i < d->n && WHOLE % w->t->step; i++)
+        if (d->pct[i] < WHOLE) d->pct[i] -= d->pct[i] % w->t->step;
+}
+
 /* Whether it is lawful; with its rates, its cost and what it draws. */
 static int judged(Walk *w, Device *d)
 {
@@ -305,6 +312,7 @@ static void note(Walk *w, const Device *d, double sign)
 /* Put `w->one` in the place of a device and `w->other` in that of another (-1: none), if that is worth it. */
 static int taken(Walk *w, int64_t at, int64_t also, double heat)
 {
+    round_down(w, &w->one), round_down(w, &w->other);
     if (!judged(w, &w->one) || (also >= 0 && !judged(w, &w->other))) return 0;
     Device *old[2] = {&w->device[at], also >= 0 ? &w->device[also] : NULL};
     const Device *made[2] = {&w->one, &w->other};

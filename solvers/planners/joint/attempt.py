@@ -27,6 +27,7 @@ from solvers.planners.joint.reading.formulation import Reading
 from solvers.planners.joint.seat.seats import Floor, Seats, Terms, floor_of
 from solvers.planners.joint.solve.branch import few_devices
 from solvers.planners.joint.solve.judge import Judge
+from solvers.planners.joint.solve.master import Rows
 from solvers.planners.joint.solve.solve import worth_units
 from solvers.planners.joint.write import Seated, write
 from solvers.problems.jobs import trains_first
@@ -35,7 +36,8 @@ from solvers.problems.patterns import Pattern, Patterns, Prices
 
 KEPT_MAX = 20_000
 """Patterns; the first ones win, so the most useful come first."""
-_FORM = "joint-9"
+_FORM = "joint-10"
+DUST = 1e-9
 SINGLES_MAX = 60_000
 """Replicas alone that are looked at to see what a device carries."""
 _TAB = "\t"
@@ -87,6 +89,7 @@ def remember(problem: JointProblem, kept: Kept) -> bytes:
         carries=np.array([number[item.key] for _, item in kept.toward], dtype=np.int32),
         worth=np.zeros(0) if kept.prices is None or kept.prices.worth_usd is None else kept.prices.worth_usd,
         worth_of=np.array(problem.fingerprint),
+        watt=np.zeros(0) if kept.prices is None else _watt_usd(problem, kept.prices),
         rates=problem.rate_rps,
         priced=np.array(list(usd), dtype=np.str_),
         usd=np.array(list(usd.values()), dtype=np.float64),
@@ -172,10 +175,19 @@ def _still_shown(problem: JointProblem, prices: Prices, kept: Mapping[str, np.nd
     """
     if not len(kept["worth"]) or str(kept["worth_of"]) != problem.fingerprint:
         return prices
+    # Watts that cost less than they did, under a cap that was lifted or moved, make contents worth more.
+    if (_watt_usd(problem, prices) < kept["watt"] * (1 - DUST)).any():
+        return prices
     before = kept["rates"].astype(np.float64)
     most = np.maximum(before, np.minimum(_most_on_a_device(problem, problem.rate_rps > before), problem.rate_rps))
     part = np.divide(before, most, out=np.ones_like(most), where=most > 0)
     return replace(prices, demand_usd=prices.demand_usd * part, worth_usd=kept["worth"])
+
+
+def _watt_usd(problem: JointProblem, prices: Prices) -> Floats:
+    """By pool what caps make of a watt at these prices, beside its energy."""
+    rows = Rows(problem)
+    return np.asarray(prices.cap_usd[rows.cap_number] @ rows.cap_pools)
 
 
 def _most_on_a_device(problem: JointProblem, works: Flags) -> Floats:

@@ -82,11 +82,14 @@ def loosened(snapshot: Snapshot, movable: tuple[WorkloadId, ...], reading: Readi
     first = [traits.first for traits in pools.traits]
     taken = np.array(fleet.occupants[first] > 0, dtype=bool)
     paid = taken & (picture.policy.cost_basis is CostBasis.DEVICE)
+    at = ([fleet.index[name] for name in names] for names in pools.devices)
+    spare_w = [float((fleet.limit_w - fleet.idle_w - fleet.dynamic_w)[places].min()) for places in at]
+    # What those who stay draw is paid already: nothing more is, than is left up to the limit.
     opened = tuple(
-        replace(pool, usd_per_h=0.0 if free else pool.usd_per_h, idle_w=0.0, limit_w=pool.limit_w - pool.idle_w)
+        replace(pool, usd_per_h=0.0 if free else pool.usd_per_h, idle_w=0.0, limit_w=max(0.0, left_w), capped=False)
         if rest
         else pool
-        for pool, rest, free in zip(pools.pools, taken.tolist(), paid.tolist(), strict=True)
+        for pool, rest, free, left_w in zip(pools.pools, taken.tolist(), paid.tolist(), spare_w, strict=True)
     )
     problem, _ = assemble(picture, fleet, replace(pools, pools=opened), staying.left)
     room_pct = np.asarray(fleet.share_free[first], dtype=np.float64)

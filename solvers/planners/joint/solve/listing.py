@@ -22,8 +22,7 @@ from solvers.engines.highs import ColumnMaster, Columns
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Master, programme_of
 from solvers.problems.joint import WHOLE_PCT, JointProblem
-from solvers.problems.patterns import Judged, Layout, Patterns, Standing, ordered, promises_of
-from solvers.problems.promise import bearable
+from solvers.problems.patterns import Judged, Layout, Patterns, Standing, ordered
 
 ROWS_PER_UNIT, RELAXED_ENTRIES_PER_UNIT = 600, 5_000
 SAME = 1e-9
@@ -84,7 +83,7 @@ def _with_any_batch(problem: JointProblem) -> JointProblem:
     patterns are few each batch is a variant; else memory never lacks, and all draw what any batch does.
     """
     batches = len(problem.batches)
-    works, tables, table = problem.workloads, problem.kind_table, range(len(problem.mean_ms))
+    tables, table = problem.kind_table, range(len(problem.mean_ms))
     room_mib = np.array([item.memory_mib for item in problem.pools])
     full = problem.memory_mib.max(initial=0.0) * problem.members_max <= room_mib.min(initial=np.inf)
     if batches < 2 or not len(problem.variants) or problem.variants[0].batch_max:
@@ -97,13 +96,7 @@ def _with_any_batch(problem: JointProblem) -> JointProblem:
         return replace(apart, mean_ms=np.where(others, np.inf, apart.mean_ms))
     most_mib = np.array([room_mib[problem.kind_pool[tables == each]].max(initial=0.0) for each in table])
     fits = (problem.memory_mib <= most_mib[:, None, None] + SAME)[:, :, None]
-    promises = promises_of([works[item.workload] for item in problem.variants])
-    load = bearable(
-        promises.take(np.arange(len(problem.variants))[:, None]), problem.batches.astype(np.float64), problem.tail_ms
-    )
-    able = load.kept & np.isfinite(problem.mean_ms) & fits
-    # Between two shares a batch may keep its promise that does not at the lower one.
-    able[:, :, :-1] |= able[:, :, 1:]
+    able = np.isfinite(problem.mean_ms) & fits
     least_w = np.where(able, problem.power_w, np.inf).min(axis=3, keepdims=True)
     return replace(
         problem,

@@ -38,8 +38,8 @@ DROPPED_MAX = 2
 SUBSETS_MAX = 16
 ROWS_MAX, ROWS_PER_S, ROWS_PER_UNIT = 20_000, 8000.0, 120.0
 """Contents that are looked at in all, and for each second or unit of work that there is."""
-PRICED_MAX, PRICED_LOOK = 4, Look(part=0.02, step_pct=5, repeats=4)
-"""Times that contents are priced at what the programme's relaxed optimum would pay for them."""
+PRICED_MAX, PRICED_PCT, PRICED_PART, PRICED_REPEATS = 4, 5, 0.02, 4
+"""Times that contents are priced at what the programme's relaxed optimum would pay for them, and how closely."""
 STEPS_LEAST = 4
 """Shares that a new member is tried with."""
 ENTRIES, COLUMNS_LEAST = 30_000, 250
@@ -336,7 +336,9 @@ class _ReachProgramme:
         room = np.full(len(stands.problem.pools), -np.inf)
         np.maximum.at(room, stands.pool[stands.devices > 0], groups[: len(stands.pool)][stands.devices > 0])
         duals[rows.pool_at : rows.cap_at] += np.where(np.isfinite(room), room, -HIGH_USD)
-        return Pricing(stands.judge, rows, stands.judge.width).price(duals, PRICED_LOOK, deadline, 0.0).rows
+        step = max(1, stands.problem.share_step_pct)
+        look = Look(part=PRICED_PART, step_pct=step * max(1, PRICED_PCT // step), repeats=PRICED_REPEATS)
+        return Pricing(stands.judge, rows, stands.judge.width).price(duals, look, deadline, 0.0).rows
 
     def _stays(self) -> Floats | None:
         """Everything as it stands, as values; None where that is not lawful."""

@@ -15,6 +15,7 @@ from solvers.domain.plan import Destination, Plan
 from solvers.domain.policy import CostBasis, Term
 from solvers.domain.snapshot import Snapshot
 from solvers.engines.deadline import Deadline
+from solvers.models.worth import worth_of
 from solvers.planners.base import Budget
 from solvers.planners.joint.attempt import Kept, named, prices_of, recall, remember
 from solvers.planners.joint.certificate import Certificate, loosened
@@ -23,6 +24,7 @@ from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Rows
 from solvers.planners.joint.solve.solve import SolveOrder, solve
 from solvers.planners.registry import propose
+from solvers.problems.joint import Cap
 from tests import builders
 
 BASES = pytest.mark.parametrize("basis", list(CostBasis))
@@ -103,6 +105,26 @@ def test_what_contents_are_worth_at_most_goes_on_to_hold_at_other_rates(seed: in
     assert recall(state, other).prices.worth_usd is None
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_what_was_shown_where_watts_were_scarce_says_nothing_where_they_are_not(seed: int) -> None:
+    problem = family_problem(8, 6, seed)
+    devices = tuple(pool.devices for pool in problem.pools)
+    problem = replace(problem, caps=(Cap(name="all", limit_w=1e4, devices=devices),))
+    rows = Rows(replace(problem, caps=(replace(problem.caps[0], limit_w=1.0),)))
+    scarce, duals = rows.problem, np.zeros(rows.count)
+    duals[: rows.pool_at], duals[rows.cap_at] = 1.0, -0.001 * rows.cap_unit[0]
+    state = remember(scarce, Kept(prices=rows.prices(duals, np.ones(len(problem.pools))), full_at_s=1.0))
+    shown = recall(state, scarce).prices
+    assert shown is not None
+    assert shown.worth_usd is not None
+    wider = replace(scarce, caps=(replace(scarce.caps[0], limit_w=2.0),))
+    elsewhere = replace(scarce, caps=(replace(scarce.caps[0], devices=(devices[0], *(0 for _ in devices[1:]))),))
+    for caps, holds in ((wider.caps, True), (elsewhere.caps, False), ((), False)):
+        prices = recall(state, replace(problem, caps=caps)).prices
+        assert prices is not None
+        assert (prices.worth_usd is not None) == holds
+
+
 @pytest.mark.parametrize("movable", [("demo/vision",), ("demo/other", "demo/third")])
 @BASES
 def test_beside_pinned_replicas_there_is_a_bound_too(basis: CostBasis, movable: tuple[str, ...]) -> None:
@@ -129,6 +151,28 @@ def test_room_beside_pinned_replicas_may_be_used_by_the_best_plan() -> None:
     apart = tuple(replace(item, device=free[0]) if item.workload == "demo/small" else item for item in best.assignments)
     dear = replace(best, assignments=apart, objective=replace(best.objective, cost_usd_per_h=1e9))
     assert glance(later, ("demo/small",)).bound(dear) <= best.objective.cost_usd_per_h * (1 + 1e-6)
+
+
+def test_what_a_device_at_its_limit_draws_for_those_who_stay_is_billed_once() -> None:
+    picture = builders.lab(
+        (builders.service("big", rate_rps_declared=30.0), builders.service("small", rate_rps_declared=1.0)),
+        policy=builders.policy(cost_basis=CostBasis.DEVICE, energy_usd_per_kwh=20.0),
+    )
+    whole = planned(picture)
+    (stays,) = (item for item in whole.assignments if item.workload == "demo/big")
+    (small,) = (item for item in whole.assignments if item.workload == "demo/small")
+    limit_w = max(item.power_limit_w_max for item in picture.gpu_types)
+    stays = replace(stays, power_w_planned=limit_w)
+    later = standing(picture, replace(whole, assignments=(stays,)))
+    beside = replace(whole, assignments=(stays, replace(small, device=stays.device)))
+    cost = worth_of(later, ("demo/small",), beside.assignments, beside.settings).objective.cost_usd_per_h
+    dear = replace(beside, objective=replace(beside.objective, cost_usd_per_h=1e9))
+    assert glance(later, ("demo/small",)).bound(dear) <= cost * (1 + 1e-6)
+    loose = loosened(later, ("demo/small",))
+    rows = Rows(loose.problem)
+    duals = np.where(np.arange(rows.count) < rows.pool_at, 1e3, 0.0)
+    found = Certificate.of(loose, rows.prices(duals), Deadline(10.0, 100))
+    assert found.bound(dear) <= cost * (1 + 1e-6)
 
 
 def test_what_is_left_unserved_counts_off() -> None:

@@ -104,7 +104,7 @@ def check_layout(problem: JointProblem, layout: Layout) -> None:
         assert again is not None
         assert again.capacity_rps == pytest.approx(item.capacity_rps, rel=1e-9)
         assert again.usd_per_h == pytest.approx(item.usd_per_h, rel=1e-9)
-        assert all(share % problem.share_step_pct == 0 for share in item.shares_pct)
+        assert all(share % problem.share_step_pct == 0 or share == 100 for share in item.shares_pct)
         number = int(problem.kind_pool[item.kind])
         pool = problem.pools[number]
         pools[number] += count

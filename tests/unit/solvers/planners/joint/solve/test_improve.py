@@ -46,6 +46,18 @@ def test_keeps_rules_and_is_never_worse(how: Callable[[JointProblem, Layout], La
     assert worth(problem, found) <= worth(problem, layout) + 1e-6
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_shares_are_steps_where_those_are_no_part_of_all(seed: int) -> None:
+    steps = np.array([7, 21, 42, 63, 84, 100], dtype=np.int64)
+    problem = replace(scene(seed, devices=20), shares_pct=steps, share_step_pct=7)
+    judge = Judge(problem)
+    alone = [np.flatnonzero(problem.variant_workload == work)[:1] for work in range(len(problem.workloads))]
+    rows = Patterns.chained([Patterns.singles(np.arange(problem.kinds), item, steps[-1:]) for item in alone])
+    found = after(problem, judge.layout(rows.widened(judge.width), np.ones(len(rows), dtype=np.int64)))
+    assert any(len(item.variants) > 1 for item in found.patterns)
+    check_layout(problem, found)
+
+
 def test_sheds_devices_that_nobody_needs_at_once() -> None:
     problem = scene(1, devices=20)
     problem = replace(problem, workloads=tuple(replace(item, replicas_max=99) for item in problem.workloads))

@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from solvers.domain.arrays import Floats
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve import reach
+from solvers.planners.joint.solve.generate import Found, Look, Pricing
 from solvers.planners.joint.solve.reach import ReachTerms, reached
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout, Pattern, Standing
@@ -53,6 +55,21 @@ class TestReached:
         kept = self.changed(made, *wide)
         assert (kept.served_rps(made) >= made.rate_rps * (1 - 1e-6)).all()
         assert sum(kept.counts) == 2
+
+    def test_what_is_priced_has_shares_of_the_policys_step(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        steps, price = list[int](), Pricing.price
+
+        def watched(self: Pricing, duals: Floats, look: Look, deadline: Deadline, until_part: float) -> Found:
+            steps.append(look.step_pct)
+            return price(self, duals, look, deadline, until_part)
+
+        monkeypatch.setattr(Pricing, "price", watched)
+        made = problem(3, devices=(2, 1), workloads=tuple(workload(number, 40.0) for number in range(3)))
+        for step_pct in (1, 2, 5, 7, 20):
+            wide = Standing(pattern=pattern(made, (0, 80)), devices=1)
+            self.changed(replace(made, share_step_pct=step_pct), wide)
+            assert {step % step_pct for step in steps} == {0}
+            steps.clear()
 
     def test_of_very_many_the_others_stay(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(reach, "GROUPS_MAX", 2)
