@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
-from agents.wire import DeviceReport, EdgeReport, RateSample, ReplicaReport
+from agents.wire import DeviceReport, EdgeReport, RateSample, ReplicaReport, Report
 from app import kinds
 from app.store import ingest, nodes, tasks
 from app.store.engine import Database
@@ -52,7 +52,7 @@ def fleet(database: Database) -> Database:
     return database
 
 
-def _send(database: Database, *reports: ingest.Report) -> tuple[ReportOutcome, ...]:
+def _send(database: Database, *reports: Report) -> tuple[ReportOutcome, ...]:
     with database.raw() as connection:
         return ingest.ingest(connection, reports)
 
@@ -322,7 +322,7 @@ def test_unknown_nodes_are_refused_beside_known_ones(fleet: Database) -> None:
     ],
     ids=["nul", "surrogate", "int4", "sequence", "nan", "negative", "future", "generation"],
 )
-def test_one_unstorable_report_costs_only_itself(fleet: Database, spoiled: ingest.Report) -> None:
+def test_one_unstorable_report_costs_only_itself(fleet: Database, spoiled: Report) -> None:
     good = report("n2", 1, devices=[device_report("GPU-2")])
     assert _send(fleet, spoiled, good) == (_refused(RefusalCode.DATA_INVALID), ACCEPTED)
     assert _stored(fleet, "device_samples") == _stored(fleet, "report_log") == 1
@@ -364,7 +364,7 @@ def test_work_done_adds_up_and_repeats_do_not_count(fleet: Database) -> None:
         assert progress_of(session, WorkloadKind.JOB, "ghost") is None
 
 
-def _training(sequence: int, done: int, observed_at_s: float, boot_id: str = "boot-a") -> ingest.Report:
+def _training(sequence: int, done: int, observed_at_s: float, boot_id: str = "boot-a") -> Report:
     training = replica_report("vision/train#0", "GPU-1", kind="job", iterations_done=done)
     return report("n1", sequence, boot_id=boot_id, observed_at_s=observed_at_s, replicas=[training])
 

@@ -130,7 +130,7 @@ def test_plans_of_one_moment_are_all_listed(database: Database) -> None:
     assert {item.id for item in (*first.items, *second.items)} == ids
 
 
-def _remain(session: Session) -> list[int | None]:
+def _remain(session: Session) -> list[int]:
     """Generations of the plans that are there, the newest first, once those of more than a day have been deleted."""
     plans.delete_older(session, 1.0)
     return sorted((item.generation or 0 for item in plans.page(session, PageOrder(limit=9)).items), reverse=True)
