@@ -93,10 +93,10 @@ def test_audit_events() -> None:
         known = dict(_constants(tree))
         for made in noted(tree):
             if isinstance(made, ast.Constant):
-                named |= {made.value} if re.fullmatch(EVENT, made.value) else set()
+                named |= {word for word in [str(made.value)] if re.fullmatch(EVENT, word)}
             elif isinstance(made, ast.JoinedStr):
-                parts = (re.escape(part.value) if isinstance(part, ast.Constant) else "[a-z_]+" for part in made.values)
-                patterns.append("".join(parts))
+                parts = [str(part.value) if isinstance(part, ast.Constant) else None for part in made.values]
+                patterns.append("".join("[a-z_]+" if part is None else re.escape(part) for part in parts))
             elif isinstance(made, ast.Name):
                 named |= {known[made.id]} if made.id in known else set()
     told = set(re.findall(rf"`({EVENT})`", page("reference/rest.md", "events")))
