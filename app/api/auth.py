@@ -8,6 +8,7 @@ keep their own buckets: the limit protects the process, which is what it is for.
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import math
 import threading
 import time
@@ -230,7 +231,18 @@ class Authenticator:
 
     def throttle_stranger(self, host: str, failed: bool = True) -> None:
         """Count one failed attempt of a host, or look whether it may make one. Raises RateLimitedError."""
-        self._people.take(f"host:{host}", self._elapsed_ms(), spent=float(failed))
+        self._people.take(f"host:{_household(host)}", self._elapsed_ms(), spent=float(failed))
+
+
+def _household(host: str) -> str:
+    """Whom an address belongs to: of IPv6 anybody has as many as they like, in the first half of one."""
+    try:
+        found = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(found, ipaddress.IPv4Address):
+        return host
+    return str(found.ipv4_mapped or ipaddress.IPv6Network((int(found), 64), strict=False))
 
 
 class HeldPlace(Protocol):

@@ -48,6 +48,31 @@ def test_who_is_refused_again_and_again_has_to_wait(secret: str, refused: type[E
         come(3, "10.0.0.2")
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "is_one"),
+    [
+        ("10.0.0.1", "10.0.0.1", True),
+        ("10.0.0.1", "10.0.0.2", False),
+        ("2001:db8::1", "2001:db8::ffff:0:2", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+        ("fe80::1%eth0", "fe80::2%eth0", True),
+        ("::ffff:10.0.0.1", "10.0.0.1", True),
+        ("::ffff:10.0.0.1", "::ffff:10.0.0.2", False),
+        ("-", "-", True),
+    ],
+)
+def test_whoever_has_many_addresses_is_one(first: str, second: str, is_one: bool) -> None:
+    """Of IPv6 everybody has more than anybody could count."""
+    authenticator = Authenticator(lambda _: (), lambda: 0.0, rate_limit_per_s=1.0)
+    for _ in range(2):
+        authenticator.throttle_stranger(first)
+    if is_one:
+        with pytest.raises(RateLimitedError):
+            authenticator.throttle_stranger(second)
+    else:
+        authenticator.throttle_stranger(second)
+
+
 def test_what_had_expired_is_looked_up_again_though_it_is_tried_all_the_time() -> None:
     """Where the database's clock was set back it is good again, for every process after the same time."""
     now_ms = [0.0]
