@@ -24,8 +24,10 @@ from pydantic.json_schema import models_json_schema
 
 from app.marked import Marked, Where, read_marked
 from lab.outcome import About, Bench, Better
+from solvers.domain.policy import Policy
 from solvers.domain.value import NAME_PATTERN
 from solvers.errors import FieldError, InputError
+from solvers.planners.registry import check_settings
 
 T = TypeVar("T")
 
@@ -59,6 +61,14 @@ class Document:
             yield
         except FieldError as error:
             raise self.refusal((*where, error.field), error.message) from None
+
+    def check_settings(self, policy: Policy, *where: str | int) -> None:
+        """Refuse what a policy sets of planners and production would not take. Raises InputError."""
+        try:
+            check_settings(policy)
+        except FieldError as error:
+            steps = (int(step) if step.isdigit() else step for step in error.field.strip("/").split("/"))
+            raise self.refusal((*where, *steps), error.message) from None
 
     def source(self, where: Where, *parts: str) -> Path:
         """A file of public data, which must be there. Raises InputError that names HEADROOM_DATA."""

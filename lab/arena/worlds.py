@@ -222,6 +222,12 @@ def build(form: WorldForm, document: Document) -> Bench:
 def scenario_of(form: WorldForm, document: Document) -> WorldScenario:
     """The world of a file before it begins. Raises InputError."""
     place = document.placing
+    document.check_settings(form.policy, "policy")
+    for index, policy in enumerate(form.policies):
+        document.check_settings(policy, "policies", index)
+    for index, change in enumerate(form.policy_changes):
+        for number, policy in enumerate(change.policies):
+            document.check_settings(policy, "policy_changes", index, "policies", number)
     models = _models(form, document)
     fleet = fleet_of(form, document)
     traffic = _all_traffic(form, document)

@@ -269,7 +269,9 @@ def _policy(form: RollingForm, document: Document) -> Policy:
         if name not in plain:
             raise document.refusal(("policy", name), "a policy has no such field")
     with document.placing("policy"):
-        return from_plain(Policy, {**plain, "cooldown_s": 0.0, **form.policy})
+        policy = from_plain(Policy, {**plain, "cooldown_s": 0.0, **form.policy})
+    document.check_settings(policy, "policy")
+    return policy
 
 
 def _fleet(form: RollingForm, document: Document) -> Snapshot:

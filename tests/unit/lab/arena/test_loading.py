@@ -67,6 +67,17 @@ FAULTS = [
     ("span: 10min", "span: [10min", "f.yaml:5: "),
     ("span: 10min", "span: 10min\npolicy: {cycle_s: 5}", "f.yaml:5: policy.cycle_s: there is no such field here"),
     ("span: 10min", "span: 10min\npolicy: {deadline_s: 0}", "f.yaml:5: policy.deadline_s must lie between"),
+    (
+        "span: 10min",
+        "span: 10min\npolicy: {planner_settings: [{planner: hetsew, name: queues, value: 1}]}",
+        "f.yaml:5: policy.planner_settings[0].planner: there is no planner hetsew; known are ",
+    ),
+    (
+        "span: 10min",
+        "span: 10min\npolicies: [{name: a, pool: {nodes: [v100-0]},\n"
+        "  planner_settings: [{planner: hetsev, name: queues, value: 0}]}]",
+        "f.yaml:6: policies[0].planner_settings[0].value: ",
+    ),
     ("kind: world", "kind: word", "f.yaml:1: kind: no kind word; there are world"),
     ("kind: world\n", "", "f.yaml:1: kind: say `kind`; there are world"),
     (

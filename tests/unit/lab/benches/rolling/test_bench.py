@@ -128,6 +128,11 @@ def test_unknown_planners_end_the_run() -> None:
         ("gpu_type: small", "gpu_type: smaller", "runs on small, which the fleet does not have"),
         ("rates_rps: [50, 80, ", "rates_rps: [80, ", "as many rates each"),
         ("step: 10min", "step: 10min\npolicy: {colour: 1}", "no such field"),
+        (
+            "step: 10min",
+            "step: 10min\npolicy: {planner_settings: [{planner: hetsev, name: queue, value: 1}]}",
+            "hetsev has no parameter queue",
+        ),
         (", usd_per_h: 4.0", "", "no such type in the library"),
     ],
 )
