@@ -196,7 +196,9 @@ class HeadroomSolo:
         tails = dict(self.known.tails)
         for key, ratios in gathered.tails.items():
             tails[key] = self.known.tail(key).after(ratios)
-        learned, surfaces = dict(self.known.curves), dict(self.memory.surfaces)
+        learned = dict(self.known.curves)
+        # What was never measured itself follows from what was, so it is made anew.
+        surfaces = {place: surface for place, surface in self.memory.surfaces.copy().items() if place in learned}
         for form, by_key in gathered.points.items():
             for key, points in by_key.items():
                 surface = self._taken_in(form, key, points)

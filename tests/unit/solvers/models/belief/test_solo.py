@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app import library
 from solvers.domain.arrays import Floats
 from solvers.domain.device import GpuType
 from solvers.domain.ids import GpuTypeName
@@ -153,6 +154,16 @@ def test_an_unheard_of_model_is_learned_by_updates_alone() -> None:
     found = now.predict(queries)
     assert np.abs(found.mean / truth(queries) - 1).mean() < 0.2
     assert (found.origin == Origin.MEASURED).all()
+
+
+def test_what_was_asked_before_changes_no_later_answer() -> None:
+    asked, unasked = solo.make(library.facts(), 0), solo.make(library.facts(), 0)
+    kin, batches = Queries.of("resnet101", "a100", 8, 50), np.array([1, 2, 4, 8, 16, 32, 64.0])
+    before = asked.predict(kin).mean
+    told = Samples.of(Queries.of("resnet50", "a100", batches, 50), 5 * (3 + batches))
+    (after,), (fresh,) = (model.update(told).predict(kin).mean for model in (asked, unasked))
+    assert after == fresh
+    assert after != before
 
 
 @pytest.mark.parametrize("updated", [False, True])
