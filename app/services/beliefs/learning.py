@@ -31,6 +31,7 @@ from app.store.telemetry import DeviceMinute, ReplicaMinute
 from solvers.domain.codec import Plain
 from solvers.domain.device import Device, GpuType
 from solvers.domain.grouping import grouped
+from solvers.domain.profile import BATCH_MAX, LATENCY_MS_MAX, LATENCY_MS_MIN
 from solvers.domain.workload import Service, SloKind, WorkloadKind
 from solvers.models.online.forecasts import Belief, forecasts
 from solvers.models.online.monitor import (
@@ -102,7 +103,7 @@ def _outcomes(
 ) -> Iterable[Outcome]:
     device = fleet.devices[board.uuid]
     gpu_type = fleet.gpu_types.get(device.gpu_type)
-    if gpu_type is None:
+    if gpu_type is None or not all(map(_possible, found)):
         return
     asked = fleet.clocks_mhz_asked.get(board.uuid)
     clock_mhz = 0.5 * (board.clock_mhz_sm_min + board.clock_mhz_sm_max)
@@ -145,6 +146,15 @@ def _outcomes(
             device_healthy=board.healthy,
             beside_training=any(each.kind == WorkloadKind.JOB for each in others),
         )
+
+
+def _possible(row: ReplicaMinute) -> bool:
+    """Whether any process executes such batches in such a time. Of a report that errs there nothing on the device is
+    believed, and nobody else's learning ends with it.
+    """
+    executed = row.executions > 0.0 and row.executed_ms > 0.0
+    timed = not executed or LATENCY_MS_MIN <= row.executed_ms / row.executions <= LATENCY_MS_MAX
+    return row.kind == WorkloadKind.JOB or (timed and max(row.batch, row.batch_mean) <= BATCH_MAX)
 
 
 def _share_of_type(row: ReplicaMinute, device: Device, gpu_type: GpuType) -> int:

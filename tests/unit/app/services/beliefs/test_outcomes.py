@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
 
 from app.services.beliefs.learning import ReportedFleet, outcomes_of
 from app.store.telemetry import DeviceMinute, ReplicaMinute
@@ -36,14 +39,14 @@ def models(rows: list[ReplicaMinute], fleet: ReportedFleet = FLEET) -> list[str]
     boards = [
         DeviceMinute(
             minute=minute,
-            uuid=T4.id,
+            uuid=uuid,
             seconds=60.0,
             clock_mhz_sm_min=1590,
             clock_mhz_sm_max=1590,
             throttled=False,
             healthy=True,
         )
-        for minute in sorted({row.minute for row in rows})
+        for minute, uuid in sorted({(row.minute, row.uuid) for row in rows})
     ]
     return [found.model for found in outcomes_of(rows, boards, fleet, START)]
 
@@ -55,3 +58,16 @@ def test_executions_of_services_become_outcomes_and_those_of_llms_do_not() -> No
     assert models([later, chat]) == ["chatter-7b", "resnet50"]
     assert models([later, chat], replace(FLEET, token_services=frozenset({"demo/chat"}))) == ["resnet50"]
     assert models([ROW], replace(FLEET, token_services=frozenset({"demo/vis"}))) == ["resnet50"]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [{"batch_mean": 1e6}, {"executed_ms": 1e-9}, {"executed_ms": 1e12}, {"batch": 70_000, "executions": 0.0}],
+    ids=["batch", "no time", "ages", "limit"],
+)
+def test_numbers_that_no_process_has_teach_nothing_of_its_device_and_stop_no_other(odd: dict[str, Any]) -> None:
+    elsewhere = builders.device("b", 0, "t4")
+    fleet = replace(FLEET, devices={T4.id: T4, elsewhere.id: elsewhere})
+    beside = replace(ROW, replica="demo/speech#0", model="bert-base")
+    good = replace(ROW, uuid=elsewhere.id, replica="demo/text#0", model="vgg16")
+    assert models([ROW, replace(beside, **odd), good], fleet) == ["vgg16"]
