@@ -173,10 +173,9 @@ def _still_shown(problem: JointProblem, prices: Prices, kept: Mapping[str, np.nd
     more where the rate is less. Where it is more, a device that carried all of it may now carry more: that is worth
     nothing, so the price of a request falls as far as a device could.
     """
-    if not len(kept["worth"]) or str(kept["worth_of"]) != problem.fingerprint:
-        return prices
     # Watts that cost less than they did, under a cap that was lifted or moved, make contents worth more.
-    if (_watt_usd(problem, prices) < kept["watt"] * (1 - DUST)).any():
+    same = len(kept["worth"]) and str(kept["worth_of"]) == problem.fingerprint
+    if not same or (_watt_usd(problem, prices) < kept["watt"] * (1 - DUST)).any():
         return prices
     before = kept["rates"].astype(np.float64)
     most = np.maximum(before, np.minimum(_most_on_a_device(problem, problem.rate_rps > before), problem.rate_rps))

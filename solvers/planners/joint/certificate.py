@@ -31,13 +31,7 @@ from solvers.planners.joint.reading.formulation import Reading, assemble
 from solvers.planners.joint.reading.pools import pools_of
 from solvers.planners.joint.reading.work import staying_of
 from solvers.planners.joint.solve.branch import NEAR, Tree, few_devices
-from solvers.planners.joint.solve.generate import (
-    Bound,
-    Look,
-    Pricing,
-    lagrangian,
-    singles,
-)
+from solvers.planners.joint.solve.generate import Bound, Look, Pricing, lagrangian, singles
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Master, Rows
 from solvers.problems.fleet import Fleet, open_fleet
@@ -82,14 +76,14 @@ def loosened(snapshot: Snapshot, movable: tuple[WorkloadId, ...], reading: Readi
     first = [traits.first for traits in pools.traits]
     taken = np.array(fleet.occupants[first] > 0, dtype=bool)
     paid = taken & (picture.policy.cost_basis is CostBasis.DEVICE)
-    at = ([fleet.index[name] for name in names] for names in pools.devices)
-    spare_w = [float((fleet.limit_w - fleet.idle_w - fleet.dynamic_w)[places].min()) for places in at]
+    places = ([fleet.index[name] for name in names] for names in pools.devices)
+    left_w = np.maximum(0.0, fleet.limit_w - fleet.idle_w - fleet.dynamic_w)
     # What those who stay draw is paid already: nothing more is, than is left up to the limit.
     opened = tuple(
-        replace(pool, usd_per_h=0.0 if free else pool.usd_per_h, idle_w=0.0, limit_w=max(0.0, left_w), capped=False)
+        replace(pool, usd_per_h=pool.usd_per_h * (not free), idle_w=0.0, limit_w=float(left_w[at].min()), capped=False)
         if rest
         else pool
-        for pool, rest, free, left_w in zip(pools.pools, taken.tolist(), paid.tolist(), spare_w, strict=True)
+        for pool, rest, free, at in zip(pools.pools, taken.tolist(), paid.tolist(), places, strict=True)
     )
     problem, _ = assemble(picture, fleet, replace(pools, pools=opened), staying.left)
     room_pct = np.asarray(fleet.share_free[first], dtype=np.float64)
@@ -294,9 +288,7 @@ class _Glance:
     problem: Loosened
     rows: Rows
     alone: Judged
-    """One replica alone on a device, by kind, variant and share; it costs what it would with the least share for which
-    it stands, of those where whole devices are paid nothing.
-    """
+    """One replica alone on a device, by kind, variant and share, at the price of its least; of whole devices none."""
     low_pct: Floats
     """That share: no replica has one between this and its own here."""
 

@@ -57,7 +57,9 @@ def solved_whole(
     bound = max(priced.bound, answer.bound)
     if eased is not problem:
         every = _listed(eased, standing, launch_usd_per_s, deadline)
-        bound = min(bound, _Programmes(master=every, deadline=deadline, promise=np.zeros(every.size)).bound())
+        freely = _Programmes(master=every, deadline=deadline, promise=np.zeros(every.size))
+        best, least = freely.best(freely.priced(every.columns)), every.programme.solve()
+        bound = min(bound, 0.0 if least is None else least.value if best is None else best.bound)
     kept = master.promising(relaxed, COLUMNS_KEPT)
     counts = np.rint(answer.values[programmes.slacks :]).astype(np.int64)
     proven = answer.status is EngineStatus.OPTIMAL
@@ -78,26 +80,23 @@ def _listed(problem: JointProblem, standing: Sequence[Standing], launch_usd_per_
 
 
 def _with_any_batch(problem: JointProblem) -> JointProblem:
-    """One whose patterns do no less than those of any plan: these have the batches that serve most, and plans may have
-    others, which draw less or fit where memory or a limit on power is short. The same where that is no matter. Where
-    patterns are few each batch is a variant; else memory never lacks, and all draw what any batch does.
+    """One whose patterns do no less than any plan's, which may have other batches than those that serve most: they draw
+    less, or fit better. Each batch is a variant where those are few patterns; else memory never lacks.
     """
+    room_mib, some = np.array([item.memory_mib for item in problem.pools]), np.isfinite(problem.memory_mib)
+    full = problem.memory_mib[some].max(initial=0.0) * problem.members_max <= room_mib.min(initial=np.inf)
+    indifferent = full and not problem.counts_watts and not any(item.capped for item in problem.pools)
     batches = len(problem.batches)
-    tables, table = problem.kind_table, range(len(problem.mean_ms))
-    room_mib = np.array([item.memory_mib for item in problem.pools])
-    full = problem.memory_mib.max(initial=0.0) * problem.members_max <= room_mib.min(initial=np.inf)
-    if batches < 2 or not len(problem.variants) or problem.variants[0].batch_max:
-        return problem
-    if full and not problem.counts_watts and not any(item.capped for item in problem.pools):
+    if indifferent or batches < 2 or not len(problem.variants) or problem.variants[0].batch_max:
         return problem
     apart = problem.of_variants(np.repeat(np.arange(len(problem.variants)), batches))
     if apart.few_patterns:
         others = np.arange(len(apart.variants))[:, None, None] % batches != np.arange(batches)
         return replace(apart, mean_ms=np.where(others, np.inf, apart.mean_ms))
-    most_mib = np.array([room_mib[problem.kind_pool[tables == each]].max(initial=0.0) for each in table])
+    most_mib = np.zeros(len(problem.mean_ms))
+    np.maximum.at(most_mib, problem.kind_table, room_mib[problem.kind_pool])
     fits = (problem.memory_mib <= most_mib[:, None, None] + SAME)[:, :, None]
-    able = np.isfinite(problem.mean_ms) & fits
-    least_w = np.where(able, problem.power_w, np.inf).min(axis=3, keepdims=True)
+    least_w = np.where(np.isfinite(problem.mean_ms) & fits, problem.power_w, np.inf).min(axis=3, keepdims=True)
     return replace(
         problem,
         pools=tuple(replace(item, memory_mib=np.inf, capped=False) for item in problem.pools),
@@ -139,13 +138,6 @@ class _Programmes:
             value=np.concatenate([columns.value[:ends], columns.value]),
         )
         return programme_of(doubled, np.arange(len(cost)) >= self.slacks, master.rows.lower, master.rows.upper)
-
-    def bound(self) -> float:
-        """What nothing costs less than."""
-        if (found := self.best(self.priced(self.master.columns))) is not None:
-            return found.bound
-        relaxed = self.master.programme.solve()
-        return 0.0 if relaxed is None else relaxed.value
 
     def unserved(self) -> Floats:
         """By column: what the objective counts."""

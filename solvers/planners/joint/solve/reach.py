@@ -38,7 +38,7 @@ DROPPED_MAX = 2
 SUBSETS_MAX = 16
 ROWS_MAX, ROWS_PER_S, ROWS_PER_UNIT = 20_000, 8000.0, 120.0
 """Contents that are looked at in all, and for each second or unit of work that there is."""
-PRICED_MAX, PRICED_PCT, PRICED_PART, PRICED_REPEATS = 4, 5, 0.02, 4
+PRICED_MAX, PRICED_LOOK = 4, Look(part=0.02, step_pct=5, repeats=4)
 """Times that contents are priced at what the programme's relaxed optimum would pay for them, and how closely."""
 STEPS_LEAST = 4
 """Shares that a new member is tried with."""
@@ -108,10 +108,7 @@ def reached(
     devices = np.concatenate([counts[chosen], stands.closed_devices])
     found = Layout(patterns=tuple(stands.judge.patterns(judged)), counts=tuple(devices.tolist()))
     return Reached(
-        layout=EMPTY.and_also(found),
-        period_s=terms.period_s,
-        left_usd=sheet.left_usd,
-        short=sheet.short(counts),
+        layout=EMPTY.and_also(found), period_s=terms.period_s, left_usd=sheet.left_usd, short=sheet.short(counts)
     )
 
 
@@ -337,7 +334,7 @@ class _ReachProgramme:
         np.maximum.at(room, stands.pool[stands.devices > 0], groups[: len(stands.pool)][stands.devices > 0])
         duals[rows.pool_at : rows.cap_at] += np.where(np.isfinite(room), room, -HIGH_USD)
         step = max(1, stands.problem.share_step_pct)
-        look = Look(part=PRICED_PART, step_pct=step * max(1, PRICED_PCT // step), repeats=PRICED_REPEATS)
+        look = replace(PRICED_LOOK, step_pct=step * max(1, PRICED_LOOK.step_pct // step))
         return Pricing(stands.judge, rows, stands.judge.width).price(duals, look, deadline, 0.0).rows
 
     def _stays(self) -> Floats | None:
