@@ -330,7 +330,7 @@ class Door:
         """
         if path not in LANES or self._is_ending():
             return None
-        said = dict(headers)
+        said = dict(reversed(headers))
         lane = self._lanes.lane_of(method, path, said.get(b"authorization", b"").decode("latin-1"))
         if lane is None:
             return None

@@ -115,7 +115,8 @@ class _Exchange:
         self._read = 0
         self._lags_s: list[float] = []
         self._started_ms = options.elapsed_ms()
-        self._headers = dict(scope["headers"])
+        # Of a field that stands twice the first counts, as for whoever is asked who this is.
+        self._headers = dict(reversed(scope["headers"]))
         self.request_id = request_id_of(self._headers, options.new_id)
         self.status = 0
         self._scope.setdefault("state", {})["request_id"] = self.request_id

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
@@ -278,6 +279,28 @@ def test_a_tokens_places_are_its_own_however_it_is_written(by_cookie: bool) -> N
         assert (here[0], most[0], shares._going) == (0, AT_ONCE_MAX, {})
 
     asyncio.run(life())
+
+
+def test_of_two_tokens_the_one_that_is_looked_up_finds_the_lane() -> None:
+    """Or who is known here would take the places of those that are asked about first."""
+    asked: list[str] = []
+
+    def lane_of(_: str, __: str, authorization: str) -> None:
+        asked.append(authorization)
+
+    async def life() -> None:
+        async def application(scope: Any, receive: Any, send: Any) -> None:
+            found = await bearer(Request(scope))
+            asked.append(f"Bearer {found.credentials if found is not None else ''}")
+
+        async def nothing(*_: Any) -> Any:
+            return {}
+
+        headers = ((b"authorization", b"Bearer good"), (b"authorization", b"Bearer other"))
+        await Edge(application, replace(_options(), lane_of=lane_of))(_scope(*headers), nothing, nothing)
+
+    asyncio.run(life())
+    assert asked == ["Bearer good"] * 2
 
 
 def test_who_waited_for_a_place_with_a_token_that_ended_meanwhile_is_refused() -> None:
