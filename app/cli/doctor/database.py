@@ -58,9 +58,9 @@ def reaching(settings: Settings, opened: list[Database]) -> Check:
         database = Database(url, direct_url=settings.database_direct_url, application_name="headroom doctor")
         try:
             facts = _facts(database)
-        except TransientError:
-            if not settings.database_direct_url:
-                # A pooler that refuses what a session is told at its start says so in its own words.
+        except TransientError as error:
+            if "startup parameter" in error.message:
+                # A pooler's own words; whoever does not answer at all is not asked a second time.
                 database.require_sessions()
             raise
         opened.append(database)
