@@ -25,6 +25,7 @@ from headroom_client.wire import (
     UnreachableError,
     WrongUseError,
     answer_of,
+    answer_to_repeat,
     given,
     key_of,
     no_answer,
@@ -36,6 +37,8 @@ from headroom_client.wire import (
 ATTEMPTS_MAX = 4
 SIMULATION_S_MAX = 900.0
 _RETRY_STATUSES = frozenset({429, 502, 503, 504})
+_LOST_STATUSES = frozenset({502, 504})
+"""Somebody between says that no answer came: what was asked for may be done."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -140,7 +143,7 @@ class Calls:
         """All items of a list route (`services`, `nodes`, …), page by page."""
         wanted = given(query)
         while True:
-            page = (await self._sent("GET", f"/v1/{route}", params=wanted)).body
+            page = await self._document("GET", f"/v1/{route}", params=wanted)
             for item in page["items"]:
                 yield item
             cursor = page.get("next_cursor")
@@ -377,24 +380,26 @@ class Calls:
         attempts_max: int | None = None,
         **terms: Any,
     ) -> ApiAnswer:
-        if "//" in path or path.endswith("/"):
-            raise WrongUseError(f"a name is empty: {method} {path} would ask for something else")
+        if not {"", ".", ".."}.isdisjoint(path.split("/")[1:]):
+            raise WrongUseError(f"a name is empty, or dots: {method} {path} would ask for something else")
         terms["headers"] = dict(headers or {})
         if method == "POST":
             terms["headers"].setdefault("Idempotency-Key", str(uuid.uuid4()))
         if timeout_s is not None:
             terms["timeout"] = timeout_s
-        last = attempts_max or self._attempts_max
+        last, lost = attempts_max or self._attempts_max, False
         for attempt in range(1, last + 1):
             try:
                 response = await self._http.request(method, path, terms)
             except httpx.TransportError as error:
                 if attempt == last or not isinstance(error, httpx.RemoteProtocolError | httpx.ReadError):
                     raise UnreachableError(no_answer(self.server, error)) from error
+                lost = True
                 await self._http.pause(0.1 * attempt)
                 continue
             if response.status_code in _RETRY_STATUSES and attempt < last:
+                lost = lost or response.status_code in _LOST_STATUSES
                 await self._http.pause(pause_s(response, attempt))
                 continue
-            return answer_of(response)
+            return answer_to_repeat(response) if lost else answer_of(response)
         raise UnreachableError(f"{self.server} gave no answer")

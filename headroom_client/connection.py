@@ -51,7 +51,7 @@ class Blocking:
 
     async def lines(self, path: str, asked: Mapping[str, Any]) -> AsyncGenerator[str, None]:
         with self.own.stream("GET", path, params=asked, timeout=_PATIENCE) as answer:
-            if answer.status_code >= 400:
+            if not answer.is_success:
                 answer.read()
                 raise ApiError(answer.status_code, problem_of(answer))
             for line in answer.iter_lines():
@@ -72,7 +72,7 @@ class Awaiting:
 
     async def lines(self, path: str, asked: Mapping[str, Any]) -> AsyncGenerator[str, None]:
         async with self.own.stream("GET", path, params=asked, timeout=_PATIENCE) as answer:
-            if answer.status_code >= 400:
+            if not answer.is_success:
                 await answer.aread()
                 raise ApiError(answer.status_code, problem_of(answer))
             async for line in answer.aiter_lines():

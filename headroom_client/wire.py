@@ -125,8 +125,21 @@ def routes_path(service: str) -> str:
     return "/".join(("/v1/routes", *(quote(part, safe="") for part in service.split("/") if part)))
 
 
+def answer_to_repeat(response: httpx.Response) -> ApiAnswer:
+    """The answer after an attempt whose own was lost. Raises UnreachableError where that attempt, or somebody else,
+    changed what was asked for; a POST's key has told the server that both are one.
+    """
+    asked = response.request
+    if asked.method == "DELETE" and response.status_code == httpx.codes.NOT_FOUND:
+        return ApiAnswer(status=httpx.codes.NO_CONTENT, body=None, etag=None)
+    if asked.method != "POST" and response.status_code == httpx.codes.PRECONDITION_FAILED:
+        what = f"{asked.method} {asked.url.path}"
+        raise UnreachableError(f"the answer to {what} was lost: it may have done it, or somebody else; look again")
+    return answer_of(response)
+
+
 def answer_of(response: httpx.Response) -> ApiAnswer:
-    if response.status_code >= 400:
+    if not (response.is_success or response.status_code == httpx.codes.NOT_MODIFIED):
         raise ApiError(response.status_code, problem_of(response))
     body: Any = None
     if response.content:
@@ -146,8 +159,9 @@ def problem_of(response: httpx.Response) -> Mapping[str, Any]:
     try:
         problem = response.json()
     except ValueError:
-        asked = response.request
-        return {"detail": f"{asked.method} {asked.url.path} answered {response.status_code}{through(asked.url)}"}
+        asked, there = response.request, response.headers.get("location")
+        told = f"{asked.method} {asked.url.path} answered {response.status_code}{through(asked.url)}"
+        return {"detail": f"{told}, which leads to {there}" if there else told}
     return problem if isinstance(problem, Mapping) else {}
 
 

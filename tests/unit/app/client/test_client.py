@@ -69,6 +69,13 @@ def test_a_key_cannot_climb_out_of_its_route(client_of: Maker) -> None:
 
     with client_of(answer) as client:
         client.get("node", "../tokens")
+        for ask in (
+            lambda: client.get("service", "..", "plans"),
+            lambda: client.get("node", "."),
+            lambda: client.revoke_node(".."),
+        ):
+            with pytest.raises(WrongUseError, match="would ask for something else"):
+                ask()
     assert paths == [b"/v1/nodes/..%2Ftokens"]
 
 
@@ -133,6 +140,67 @@ def test_retries_are_bounded(client_of: Maker) -> None:
     with client_of(answer) as client, pytest.raises(ApiError, match="later"):
         client.fleet()
     assert len(asked) == 4
+
+
+@pytest.mark.parametrize("status", [301, 302, 308])
+def test_nothing_is_taken_for_done_where_the_server_leads_elsewhere(client_of: Maker, status: int) -> None:
+    there = {"Location": "https://control.test/v1", "Content-Type": "text/html"}
+    with client_of(lambda _: httpx.Response(status, text="<html>moved</html>", headers=there)) as client:
+        for ask in (
+            lambda: client.revoke_token("7"),
+            lambda: client.delete("service", "p", "a"),
+            lambda: client.put("service", {"project": "p", "name": "a"}),
+            lambda: list(client.items("services")),
+            lambda: list(client.logs("p", "a")),
+        ):
+            with pytest.raises(ApiError, match=rf"answered {status}, which leads to https://control\.test/v1$"):
+                ask()
+
+
+def test_a_page_that_is_no_list_is_an_error(client_of: Maker) -> None:
+    strange = pytest.raises(ApiError, match="GET /v1/services did not answer with an object")
+    with client_of(lambda _: httpx.Response(200, text="<html>another program</html>")) as client, strange:
+        list(client.items("services"))
+
+
+def _once_lost(refused: int, lost: int | None) -> Handler:
+    """Does what is asked, says nothing or little of it, and refuses to do it again."""
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.method)
+        if len(asked) > 1:
+            return httpx.Response(refused, json={"status": refused, "code": "x", "detail": "not as it was"})
+        if lost is None:
+            raise httpx.ReadError("reset by peer", request=request)
+        return httpx.Response(lost, headers={"Retry-After": "0"})
+
+    return answer
+
+
+LOST = pytest.mark.parametrize("lost", [None, 502, 504])
+
+
+@LOST
+def test_what_a_lost_attempt_deleted_is_deleted(client_of: Maker, lost: int | None) -> None:
+    with client_of(_once_lost(404, lost)) as client:
+        client.delete("service", "p", "a")
+    with client_of(_once_lost(403, lost)) as client, pytest.raises(ApiError):
+        client.delete("service", "p", "a")
+
+
+@LOST
+def test_a_lost_attempt_is_not_taken_for_somebody_elses_change(client_of: Maker, lost: int | None) -> None:
+    document = {"project": "p", "name": "a"}
+    for ask in (
+        lambda client: client.put("service", document, if_match='"1"'),
+        lambda client: client.put("service", document, only_create=True),
+        lambda client: client.patch("service", ("p", "a"), {}, if_match='"1"'),
+    ):
+        with client_of(_once_lost(412, lost)) as client, pytest.raises(UnreachableError, match="may have done it"):
+            ask(client)
+    with client_of(lambda _: httpx.Response(412, json={})) as client, pytest.raises(ApiError):
+        client.put("service", document, if_match='"1"')
 
 
 def test_no_answer_is_unreachable(client_of: Maker) -> None:
