@@ -40,7 +40,7 @@ from app.client.documents import (
 )
 from app.kinds import Kind
 from app.marked import UnreadableError, read_marked
-from headroom_client import ApiError, Client, ClientError, Document, key_of
+from headroom_client import ApiError, Client, ClientError, Document, UnreachableError, key_of
 from solvers.errors import HeadroomError, InputError, did_you_mean
 
 HISTORY_SHOWN = 50
@@ -248,8 +248,6 @@ Files = Annotated[
         "-f", "--file", help="YAML or JSON file, folder, or - for standard input; repeatable.", show_default=False
     ),
 ]
-
-
 Words = Annotated[list[str] | None, typer.Argument(hidden=True)]
 
 
@@ -361,20 +359,15 @@ def delete(
     with connect(server, token) as client:
         if files:
             _each(client, list(reversed(_read(files))), delete_document, output)
-            return
-        _delete_one(client, names or [])
-
-
-def _delete_one(client: Client, names: Sequence[str]) -> None:
-    if names[0].partition("/")[0] in ("profile", PROFILES):
-        key = _profile_key(names)
-        client.call("DELETE", f"/v1/profiles/{key}")
-        typer.echo(f"{DocumentOutcome.DELETED} profile/{key}")
-        return
-    kind, parts = kind_and_key(names)
-    with told_near(client, kind, parts):
-        client.delete(kind.name, *parts)
-    typer.echo(f"{DocumentOutcome.DELETED} {kind.name}/{'/'.join(parts)}")
+        elif names and names[0].partition("/")[0] in ("profile", PROFILES):
+            key = _profile_key(names)
+            client.call("DELETE", f"/v1/profiles/{key}")
+            typer.echo(f"{DocumentOutcome.DELETED} profile/{key}")
+        else:
+            kind, parts = kind_and_key(names or ())
+            with told_near(client, kind, parts):
+                client.delete(kind.name, *parts)
+            typer.echo(f"{DocumentOutcome.DELETED} {kind.name}/{'/'.join(parts)}")
 
 
 def _read(files: list[str] | None) -> list[Declared]:
@@ -398,21 +391,25 @@ def _read_or_judged(files: list[str] | None, server: str | None, token: str | No
 
 
 def _each(client: Client, documents: Sequence[Declared], act: Any, output: Format) -> None:
-    """Do one thing to every document and go on after a failure; what depends on what failed will say so itself."""
-    results: list[dict[str, str]] = []
+    """Do one thing to every document, go on after a failure, and say what became of each, however it ends."""
+    results = [{"document": document.label, "outcome": "not sent"} for document in documents]
     failures: list[HeadroomError | ClientError] = []
-    for document in documents:
-        line = {"document": document.label, "outcome": "failed"}
-        try:
-            line["outcome"] = act(client, document).value
-        except (HeadroomError, ClientError) as error:
-            if exit_code_of(error) in (Exit.UNREACHABLE, Exit.REFUSED):
-                raise
-            failures.append(error)
-            for told in _placed(document, error):
-                typer.echo(f"headroom: {told}", err=True)
-        results.append(line)
-    _show_lines(results, output)
+    try:
+        for document, line in zip(documents, results, strict=True):
+            line["outcome"] = "unknown"
+            try:
+                line["outcome"] = act(client, document).value
+            except (HeadroomError, ClientError) as error:
+                if (code := exit_code_of(error)) is Exit.UNREACHABLE:
+                    raise
+                line["outcome"] = "failed"
+                if code is Exit.REFUSED:
+                    raise
+                failures.append(error)
+                for told in _placed(document, error):
+                    typer.echo(f"headroom: {told}", err=True)
+    finally:
+        _show_lines(results, output)
     if failures:
         raise CommandError(f"{len(failures)} of {len(results)} documents failed", exit_code_of(failures[0]))
 
@@ -461,7 +458,8 @@ def edit(
             _put(client, kind, key, file, found.etag)
         except (HeadroomError, ClientError) as error:
             told = "" if isinstance(error, ApiError | UnreadableError) else f"{error.message}; "
-            raise CommandError(f"{told}nothing was changed; your text is in {file}", exit_code_of(error)) from None
+            done = "what was changed is not known" if isinstance(error, UnreachableError) else "nothing was changed"
+            raise CommandError(f"{told}{done}; your text is in {file}", exit_code_of(error)) from None
     file.unlink()
     typer.echo(f"updated    {kind.name}/{'/'.join(key)}")
 

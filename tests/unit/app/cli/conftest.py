@@ -32,7 +32,7 @@ class Api:
         found = self.answers.get(f"{request.method} {request.url.path}")
         if isinstance(found, httpx.Response):
             return found
-        if isinstance(found, Exception):
+        if isinstance(found, BaseException):
             raise found
         if found is None:
             problem = {"status": 404, "code": "not-found", "detail": f"nothing at {request.url.path}"}

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from app.cli.output import Exit
+from app.cli.program import INTERRUPTED
 from tests.unit.app.cli.conftest import Api, Headroom, page
 
 PLAN_ID = "sha256:" + "a" * 64
@@ -212,6 +213,42 @@ def test_apply_goes_on_after_a_failure_and_says_so(api: Api, headroom: Headroom,
     api.answers["PUT /v1/projects/bad"] = httpx.Response(200, json={}, headers={"ETag": '"2"'})
     outcomes = headroom("apply", "-f", str(file), "-o", "json").json
     assert [line["outcome"] for line in outcomes] == ["created", "updated"]
+
+
+@pytest.mark.parametrize(
+    ("end", "status"), [(httpx.ConnectError("refused"), Exit.UNREACHABLE), (KeyboardInterrupt(), INTERRUPTED)]
+)
+@pytest.mark.parametrize("verb", ["apply", "delete"])
+def test_what_was_done_before_an_interruption_is_said(
+    api: Api, headroom: Headroom, tmp_path: Path, end: BaseException, status: int, verb: str
+) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("---\n".join(f"kind: project\nname: {name}\n" for name in "abc"))
+    for method in ("PUT", "DELETE"):
+        api.answers[f"{method} /v1/projects/a"] = api.answers[f"{method} /v1/projects/c"] = httpx.Response(201, json={})
+        api.answers[f"{method} /v1/projects/b"] = end
+    said = headroom(verb, "-f", str(file), "-o", "json")
+    first, last = ("a", "c") if verb == "apply" else ("c", "a")
+    assert said.status == status
+    done = "created" if verb == "apply" else "deleted"
+    assert said.json == [
+        {"document": f"project/{first}", "outcome": done},
+        {"document": "project/b", "outcome": "unknown"},
+        {"document": f"project/{last}", "outcome": "not sent"},
+    ]
+
+
+def test_an_edit_whose_answer_was_lost_may_be_done(
+    api: Api, headroom: Headroom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.delenv("VISUAL", raising=False)
+    monkeypatch.setenv("EDITOR", "sed -i s/resnet50/vit/")
+    api.answers["GET /v1/services/vision/a"] = service("a")
+    api.answers["PUT /v1/services/vision/a"] = httpx.ReadTimeout("late")
+    said = headroom("edit", "service", "vision/a")
+    (kept,) = tmp_path.glob("headroom-*.yaml")
+    assert (said.status, f"what was changed is not known; your text is in {kept}" in said.err) == (6, True)
 
 
 def test_delete_by_name_and_by_file(api: Api, headroom: Headroom, tmp_path: Path) -> None:
