@@ -46,7 +46,7 @@ STEP_S = 0.4
 """How long a body may stand still here."""
 TABLES = ("report_log", "report_heads", "device_samples", "replica_samples", "node_states", "events")
 OWN_TO_EACH = {
-    "id", "at", "received_at", "shaped_at", "shape", "request_id", "created_at", "updated_at", "changed_at",
+    "id", "at", "received_at", "shaped_at", "behind_s", "shape", "request_id", "created_at", "updated_at", "changed_at",
     "joined_at", "seen_at", "last_report_at", "actor",
 }  # fmt: skip
 """Columns that say when, or which of two."""
