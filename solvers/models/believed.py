@@ -16,7 +16,7 @@ its next few neighbours in order of name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
@@ -26,7 +26,17 @@ from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.domain.device import GpuType
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.policy import Policy
-from solvers.domain.profile import Interference, Profile, ProfileOrigin, ProfilePoint
+from solvers.domain.profile import (
+    LATENCY_MS_MAX,
+    LATENCY_MS_MIN,
+    MEMORY_MIB_MAX,
+    MEMORY_MIB_MIN,
+    POWER_W_MAX,
+    Interference,
+    Profile,
+    ProfileOrigin,
+    ProfilePoint,
+)
 from solvers.models.base import Answer, Groups, Origin, Quantity, Queries, SoloModel
 from solvers.models.suite import Suite
 
@@ -71,11 +81,11 @@ class _Columns:
     usable: Flags
 
 
-def is_measured(profile: Profile | None) -> bool:
+def is_measured(profile: Profile | None, gpu_type: GpuType) -> bool:
     """Whether a grid was measured, or is given as a whole, so that nothing need be believed."""
     if profile is not None and profile.grid is not None:
         return True
-    solo = [point for point in profile.points if not point.neighbours] if profile is not None else []
+    solo = _at_clocks_of(gpu_type, [] if profile is None else profile.points)
     if not solo:
         return False
     clock = max(point.clock_mhz_sm for point in solo)
@@ -90,20 +100,26 @@ def is_measured(profile: Profile | None) -> bool:
 
 def completed(asked: Asked, belief: SoloModel, tell: Tell) -> Profile | None:
     """The profile with believed points beside the measured ones; None when nothing is known at all."""
-    if is_measured(asked.profile):
+    if is_measured(asked.profile, asked.gpu_type):
         return asked.profile
     points = asked.profile.points if asked.profile is not None else ()
-    solo = [point for point in points if not point.neighbours]
-    clock = max((point.clock_mhz_sm for point in solo), default=asked.gpu_type.clock_mhz_sm_max)
+    solo, usable = [point for point in points if not point.neighbours], _at_clocks_of(asked.gpu_type, points)
+    clock = max((point.clock_mhz_sm for point in usable), default=asked.gpu_type.clock_mhz_sm_max)
     kept = [*_with_memory(asked, belief, solo), *(point for point in points if point.neighbours)]
-    known = {(point.batch, point.share_pct_sm) for point in solo if point.clock_mhz_sm == clock}
+    measured = [point for point in usable if point.clock_mhz_sm == clock]
+    known = {(point.batch, point.share_pct_sm) for point in measured}
     cells = [cell for cell in _grid(asked.policy) if cell not in known]
-    made = _believed(asked, belief, tell, cells, [point for point in solo if point.clock_mhz_sm == clock], clock)
+    made = _believed(asked, belief, tell, cells, measured, clock)
     if not kept and not made:
         return None
     ordered = sorted([*kept, *made], key=attrgetter("neighbours", "clock_mhz_sm", "share_pct_sm", "batch"))
     felt = None if asked.profile is None else asked.profile.interference
     return Profile(model=asked.model, gpu_type=asked.gpu_type.name, points=tuple(ordered), interference=felt)
+
+
+def _at_clocks_of(gpu_type: GpuType, points: Iterable[ProfilePoint]) -> list[ProfilePoint]:
+    """Points alone that planning goes by: what was faster than the type's highest clock promises nothing at it."""
+    return [point for point in points if not point.neighbours and point.clock_mhz_sm <= gpu_type.clock_mhz_sm_max]
 
 
 def _grid(policy: Policy) -> list[tuple[int, int]]:
@@ -147,7 +163,7 @@ def _believed(
             latency_ms_mean=round(mean, 6),
             latency_ms_p99=round(max(mean, tail), 6),
             memory_mib=round(memory, 3),
-            power_w=round(power, 3) if np.isfinite(power) else None,
+            power_w=round(power, 3) if power <= POWER_W_MAX else None,
             origin=_ORIGINS[origin],
             source=tell(asked.model, asked.gpu_type.name, origin)[:SOURCE_LENGTH_MAX],
         )
@@ -179,7 +195,9 @@ def _careful(asked: Asked, belief: SoloModel, queries: Queries) -> _Columns:
     if Quantity.LATENCY_MS_P99 in belief.spec.quantities:
         tail = np.fmax(mean, _plus(belief.predict(queries, Quantity.LATENCY_MS_P99), asked.policy))
     memory, power = (_optional(asked, belief, queries, each) for each in (Quantity.MEMORY_MIB, Quantity.POWER_W))
-    usable = np.isfinite(mean) & (mean > 0) & np.isfinite(memory) & (memory > 0)
+    # What a point cannot be is a slip in what it was believed from.
+    usable = (mean >= LATENCY_MS_MIN) & (tail <= LATENCY_MS_MAX)
+    usable &= (memory >= MEMORY_MIB_MIN) & (memory <= MEMORY_MIB_MAX)
     usable &= (queries.batch <= BATCHES[-1]) | latency.support
     return _Columns(mean, tail, memory, power, latency.origin, usable)
 
@@ -203,7 +221,7 @@ def _with_memory(asked: Asked, belief: SoloModel, points: Sequence[ProfilePoint]
     cells = [(points[index].batch, points[index].share_pct_sm) for index in lacking]
     queries = _queries(asked, cells, asked.gpu_type.clock_mhz_sm_max)
     for index, memory in zip(lacking, _optional(asked, belief, queries, Quantity.MEMORY_MIB).tolist(), strict=True):
-        if np.isfinite(memory) and memory > 0:
+        if MEMORY_MIB_MIN <= memory <= MEMORY_MIB_MAX:
             found[index] = replace(points[index], memory_mib=round(memory, 3))
     return found
 

@@ -11,6 +11,7 @@ whole GPU.
 from __future__ import annotations
 
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import replace
 
 from app import library
@@ -22,7 +23,7 @@ from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import Interference, Profile, ProfileOrigin, TokenProfile
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import ModelVariant, OfflineTask, Service, ServiceMode, SloKind
-from solvers.errors import HeadroomError, TransientError
+from solvers.errors import FieldError, HeadroomError, TransientError
 from solvers.models.base import Origin
 from solvers.models.believed import Asked, alike, completed, interference_of, is_measured
 from solvers.models.serving.token_library import believed_costs
@@ -39,7 +40,7 @@ _ORIGINS = {
 
 def with_token_profiles(snapshot: Snapshot) -> Snapshot:
     """The snapshot with a profile for every model that answers token by token on every GPU type it may use; none for a
-    model that does not say how much cache a token takes.
+    model that does not say how much cache a token takes, or of a size that no GPU could step through.
     """
     wanted = _wanted(snapshot, tokens=True)
     kept = {(item.model, item.gpu_type): item for item in snapshot.token_profiles if not item.origin.is_believed}
@@ -51,8 +52,10 @@ def with_token_profiles(snapshot: Snapshot) -> Snapshot:
     for key in wanted:
         model, gpu_type = models.get(key[0]), types.get(key[1])
         if key not in kept and model is not None and gpu_type is not None:
-            made = _token_profile(model, gpu_type, sheets, snapshot.policy.caution_std)
-            kept.update({key: made} if made is not None else {})
+            # Steps that nothing can take are a slip in the model's document, which must not end everybody's plans.
+            with suppress(FieldError):
+                made = _token_profile(model, gpu_type, sheets, snapshot.policy.caution_std)
+                kept.update({key: made} if made is not None else {})
     return replace(snapshot, token_profiles=tuple(kept[key] for key in sorted(kept)))
 
 
@@ -101,9 +104,9 @@ class Completion:
         """The snapshot with a profile for every model that a service or task may need on every GPU type there is, by
         what is believed now, whatever is still being learned. Raises TransientError when the database cannot be read.
         """
-        profiles = snapshot.profiles_by_key()
+        profiles, types = snapshot.profiles_by_key(), snapshot.gpu_types_by_name()
         wanted = _wanted(snapshot, tokens=False)
-        lacking = [key for key in wanted if not is_measured(profiles.get(key))]
+        lacking = [key for key in wanted if not is_measured(profiles.get(key), types[key[1]])]
         try:
             belief = self._beliefs.belief()
             if belief is not self._belief:

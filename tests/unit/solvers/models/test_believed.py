@@ -11,7 +11,7 @@ import pytest
 from solvers.domain.codec import Plain
 from solvers.domain.ids import PolicyName
 from solvers.domain.policy import Policy
-from solvers.domain.profile import Interference, Profile, ProfileOrigin, ProfilePoint
+from solvers.domain.profile import LATENCY_MS_MAX, Interference, Profile, ProfileOrigin, ProfilePoint
 from solvers.models.base import Answer, ModelSpec, Origin, Quantity, Queries, Samples
 from solvers.models.believed import Asked, completed, is_measured
 from tests import builders
@@ -28,6 +28,7 @@ class Sage:
     scale: float = 1.0
     supported: int = 0
     knows_memory: bool = True
+    memory: float = 1.0
 
     @property
     def spec(self) -> ModelSpec:
@@ -54,7 +55,7 @@ class Sage:
             Quantity.LATENCY_MS: latency,
             Quantity.LATENCY_MS_P99: 1.2 * latency,
             Quantity.POWER_W: queries.share_pct / 2,
-            Quantity.MEMORY_MIB: 500 + 10 * queries.batch,
+            Quantity.MEMORY_MIB: self.memory * (500 + 10 * queries.batch),
         }[quantity]
         return Answer(
             mean=mean,
@@ -159,6 +160,29 @@ def test_believed_points_join_the_highest_measured_clock() -> None:
     assert {item.clock_mhz_sm for item in found.points} == {lower}
 
 
+def test_points_above_the_highest_clock_of_the_type_hide_no_belief() -> None:
+    above = T4.clock_mhz_sm_max + 15
+    small = [point(batch, share, batch * 100 / share) for batch in (1, 4, 8) for share in (25, 50, 100)]
+    for measured in (small, small[:1]):
+        faster = [replace(each, clock_mhz_sm=above) for each in measured]
+        found = completed(asked(faster), Sage(), told)
+        assert found is not None
+        usable = [item for item in found.points if item.clock_mhz_sm <= T4.clock_mhz_sm_max]
+        assert usable == list(filled(asked()).values())
+        assert [item for item in found.points if item.clock_mhz_sm == above] == sorted(
+            faster, key=lambda item: (item.share_pct_sm, item.batch)
+        )
+
+
+def test_what_no_point_may_be_is_not_believed() -> None:
+    assert completed(asked(), Sage(scale=1e9), told) is None
+    assert completed(asked(), Sage(scale=1e-9), told) is None
+    assert completed(asked(), Sage(memory=1e7), told) is None
+    some = filled(asked(), Sage(scale=1e7))
+    assert some
+    assert max(item.latency_ms_p99 or 0.0 for item in some.values()) <= LATENCY_MS_MAX
+
+
 def test_missing_memory_is_believed_and_nothing_else_changes() -> None:
     bare = point(4, 50, 5.0, memory_mib=None)
     beside = point(4, 50, 9.0, neighbours=("other",))
@@ -184,15 +208,15 @@ def test_what_is_not_known_is_not_believed() -> None:
 
 def test_a_measured_grid_is_left_alone() -> None:
     whole = builders.profile()
-    assert is_measured(whole)
+    assert is_measured(whole, T4)
     assert completed(replace(asked(), profile=whole), Sage(), told) is whole
     small = [point(batch, share, batch * 100 / share) for batch in (1, 4, 8) for share in (25, 50, 100)]
-    assert is_measured(asked(small).profile)
-    assert not is_measured(asked([replace(each, memory_mib=None) for each in small]).profile)
-    assert not is_measured(asked(small[:6]).profile)
+    assert is_measured(asked(small).profile, T4)
+    assert not is_measured(asked([replace(each, memory_mib=None) for each in small]).profile, T4)
+    assert not is_measured(asked(small[:6]).profile, T4)
     scattered = [point(2**step, 10 * (step + 1), 5.0) for step in range(8)]
-    assert not is_measured(asked(scattered).profile)
-    assert not is_measured(None)
+    assert not is_measured(asked(scattered).profile, T4)
+    assert not is_measured(None, T4)
 
 
 def test_what_is_known_of_interference_stays() -> None:

@@ -63,6 +63,15 @@ def test_believed_profiles_do_too(learned: Belief) -> None:
     assert known(after) == {"alex"}
 
 
+def test_a_model_beyond_all_bounds_takes_nothing_from_the_others(learned: Belief) -> None:
+    """Its weights in bytes, where MiB are meant."""
+    slip, built_in = builders.model("slip", memory_mib_weights=16e9), library.facts()
+    facts = replace(built_in, models={**built_in.models, slip.name: slip})
+    belief = replace(learned, suite=Suite.fresh("headroom", facts), evidence=replace(learned.evidence, facts=facts))
+    after = Completion(Told(belief)).complete(world("resnet50", slip.name, measured=False))
+    assert {item.model for item in after.profiles} == {"resnet50"}
+
+
 def test_what_the_operator_said_stays(learned: Belief) -> None:
     mine = Interference(pressure=0.1, sensitivity=0.2)
     before = world("alex")

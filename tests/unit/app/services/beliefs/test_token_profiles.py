@@ -89,6 +89,15 @@ def test_nothing_is_told_of_what_nobody_asked_for() -> None:
     assert with_token_profiles(elsewhere).token_profiles == ()
 
 
+@pytest.mark.parametrize("weights", [16e9, 1e308])
+def test_a_model_beyond_all_bounds_is_told_of_by_nobody_and_stops_no_other(weights: float) -> None:
+    """Its weights in bytes, where MiB are meant, and worse."""
+    slip = replace(CATALOGUE[LLAMA], name=ModelName("slip"), memory_mib_weights=weights)
+    services = (chats.service(model=LLAMA), chats.service("other", model=slip.name))
+    picture = with_token_profiles(fleet("a100", services=services, models=(CATALOGUE[LLAMA], slip)))
+    assert [item.model for item in picture.token_profiles] == [LLAMA]
+
+
 def test_offered_types_are_told_too() -> None:
     picture = fleet("a100", offers=(Offer(name="more", gpu_type=GpuTypeName("h100"), count_max=2),))
     known = replace(picture, gpu_types=(*picture.gpu_types, shipped("h100")))
