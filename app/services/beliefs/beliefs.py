@@ -12,7 +12,7 @@ taught to what was fitted before.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -184,6 +184,18 @@ class Belief:
             return self
         found = _tried(lambda _: _taken_in(self.suite, new), self.evidence.joined(new))
         return replace(found, progress=self.progress) if found is not None else self
+
+    def declared(self, models: Iterable[ModelVariant], gpu_types: Iterable[GpuType]) -> Belief:
+        """The same knowledge where these documents stand, which need not be stored; itself where they say no more."""
+        facts = self.evidence.facts
+        known, types = {**facts.models, **{item.name: item for item in models}}, dict(facts.gpu_types)
+        for item in gpu_types:
+            before = types.get(item.name)
+            if before is None or replace(item, prices=before.prices) != before:
+                types[item.name] = item
+        if (known, types) == (facts.models, facts.gpu_types):
+            return self
+        return _moved(self, replace(self.evidence, facts=replace(facts, models=known, gpu_types=types)))
 
 
 Fit = Callable[[Evidence], Suite]

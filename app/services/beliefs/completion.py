@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from app import library
 from app.library import load_llm_library
@@ -93,12 +93,19 @@ _Pressing = tuple[Suite, tuple[ModelName, ...], float]
 """What was asked: of whom, about which models, how carefully."""
 
 
+@dataclass(slots=True)
+class _Made:
+    """What was made by one belief: profiles by what was asked, and how models press."""
+
+    belief: Belief
+    profiles: dict[_Key, tuple[Asked, Profile | None]] = field(default_factory=dict)
+    pressing: dict[GpuTypeName, tuple[_Pressing, dict[ModelName, Interference]]] = field(default_factory=dict)
+
+
 class Completion:
     def __init__(self, beliefs: Beliefs) -> None:
         self._beliefs = beliefs
-        self._belief: Belief | None = None
-        self._known: dict[_Key, tuple[Asked, Profile | None]] = {}
-        self._pressing: dict[GpuTypeName, tuple[_Pressing, dict[ModelName, Interference]]] = {}
+        self._kept: _Made | None = None
 
     def complete(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot with a profile for every model that a service or task may need on every GPU type there is, by
@@ -108,12 +115,10 @@ class Completion:
         wanted = _wanted(snapshot, tokens=False)
         lacking = [key for key in wanted if not is_measured(profiles.get(key), types[key[1]])]
         try:
-            belief = self._beliefs.belief()
-            if belief is not self._belief:
-                self._belief, self._known = belief, {}
-            found = self._completed(belief, snapshot, lacking, profiles)
+            made = self._made(snapshot)
+            found = {key: _one(made, snapshot, types[key[1]], key[0], profiles.get(key)) for key in lacking}
             profiles.update({key: profile for key, profile in found.items() if profile is not None})
-            profiles.update(self._pressed(belief, snapshot, {key: profiles[key] for key in wanted if key in profiles}))
+            profiles.update(_pressed(made, snapshot, {key: profiles[key] for key in wanted if key in profiles}))
         except TransientError:
             raise
         except (HeadroomError, ArithmeticError, ValueError) as error:
@@ -121,44 +126,46 @@ class Completion:
             return snapshot
         return replace(snapshot, profiles=tuple(profiles[key] for key in sorted(profiles)))
 
-    def _completed(
-        self, belief: Belief, snapshot: Snapshot, wanted: list[_Key], profiles: dict[_Key, Profile]
-    ) -> dict[_Key, Profile | None]:
-        types = snapshot.gpu_types_by_name()
-        return {
-            key: self._one(belief, snapshot, types[key[1]], model=key[0], profile=profiles.get(key)) for key in wanted
-        }
+    def _made(self, snapshot: Snapshot) -> _Made:
+        """What was made by the present belief, to be added to; a copy where the picture declares what is not stored."""
+        belief, kept = self._beliefs.belief(), self._kept
+        if kept is None or kept.belief is not belief:
+            # Plans are not to be disturbed by every outcome that moves the third digit.
+            kept = self._kept = _Made(belief, pressing={} if kept is None else kept.pressing.copy())
+        declared = belief.declared(snapshot.models, snapshot.gpu_types)
+        return kept if declared is belief else _Made(declared, pressing=kept.pressing.copy())
 
-    def _pressed(self, belief: Belief, snapshot: Snapshot, profiles: dict[_Key, Profile]) -> dict[_Key, Profile]:
-        """The profiles that say nothing of neighbours, with what is believed of them."""
-        models: dict[GpuTypeName, list[ModelName]] = defaultdict(list)
-        for model, gpu_type in sorted(profiles):
-            models[gpu_type].append(model)
-        caution_std, made = snapshot.policy.caution_std, {}
-        for gpu_type, names in models.items():
-            asked = (belief.suite, tuple(names), caution_std)
-            known = self._pressing.get(gpu_type)
-            if known is None or known[0][0] is not asked[0] or known[0][1:] != asked[1:]:
-                fresh = interference_of(belief.suite, gpu_type, names, caution_std)
-                # Plans are not to be disturbed by every outcome that moves the third digit.
-                known = (asked, known[1] if known is not None and alike(known[1], fresh) else fresh)
-                self._pressing[gpu_type] = known
-            for model, found in known[1].items():
-                profile = profiles[model, gpu_type]
-                if profile.interference is None:
-                    made[model, gpu_type] = replace(profile, interference=found)
-        return made
 
-    def _one(
-        self, belief: Belief, snapshot: Snapshot, gpu_type: GpuType, *, model: ModelName, profile: Profile | None
-    ) -> Profile | None:
-        asked = Asked(model=model, gpu_type=gpu_type, profile=profile, policy=snapshot.policy)
-        key = (model, gpu_type.name)
-        known = self._known.get(key)
-        if known is None or known[0] != asked:
-            made = completed(asked, belief.suite.solo, _Words(belief).tell)
-            known = self._known[key] = (asked, made)
-        return known[1]
+def _pressed(made: _Made, snapshot: Snapshot, profiles: dict[_Key, Profile]) -> dict[_Key, Profile]:
+    """The profiles that say nothing of neighbours, with what is believed of them."""
+    models: dict[GpuTypeName, list[ModelName]] = defaultdict(list)
+    for model, gpu_type in sorted(profiles):
+        models[gpu_type].append(model)
+    suite, caution_std, told = made.belief.suite, snapshot.policy.caution_std, {}
+    for gpu_type, names in models.items():
+        asked = (suite, tuple(names), caution_std)
+        known = made.pressing.get(gpu_type)
+        if known is None or known[0][0] is not asked[0] or known[0][1:] != asked[1:]:
+            fresh = interference_of(suite, gpu_type, names, caution_std)
+            known = (asked, known[1] if known is not None and alike(known[1], fresh) else fresh)
+            made.pressing[gpu_type] = known
+        for model, found in known[1].items():
+            profile = profiles[model, gpu_type]
+            if profile.interference is None:
+                told[model, gpu_type] = replace(profile, interference=found)
+    return told
+
+
+def _one(
+    made: _Made, snapshot: Snapshot, gpu_type: GpuType, model: ModelName, profile: Profile | None
+) -> Profile | None:
+    asked = Asked(model=model, gpu_type=gpu_type, profile=profile, policy=snapshot.policy)
+    key = (model, gpu_type.name)
+    known = made.profiles.get(key)
+    if known is None or known[0] != asked:
+        found = completed(asked, made.belief.suite.solo, _Words(made.belief).tell)
+        known = made.profiles[key] = (asked, found)
+    return known[1]
 
 
 class _Words:

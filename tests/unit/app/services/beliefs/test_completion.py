@@ -41,6 +41,8 @@ class Told(Beliefs):
 
 def world(*names: str, measured: bool = True, **changes: Any) -> Snapshot:
     services = [builders.service(name, model=ModelName(name)) for name in names]
+    stored = laws.facts().models
+    changes.setdefault("models", tuple(stored.get(name) or builders.model(name) for name in names))
     if not measured:
         changes["profiles"] = ()
     return builders.snapshot([V100], services, **changes)
@@ -68,8 +70,27 @@ def test_a_model_beyond_all_bounds_takes_nothing_from_the_others(learned: Belief
     slip, built_in = builders.model("slip", memory_mib_weights=16e9), library.facts()
     facts = replace(built_in, models={**built_in.models, slip.name: slip})
     belief = replace(learned, suite=Suite.fresh("headroom", facts), evidence=replace(learned.evidence, facts=facts))
-    after = Completion(Told(belief)).complete(world("resnet50", slip.name, measured=False))
+    after = Completion(Told(belief)).complete(world("resnet50", slip.name, measured=False, models=(slip,)))
     assert {item.model for item in after.profiles} == {"resnet50"}
+
+
+def test_what_only_the_picture_declares_is_believed_as_if_it_were_stored(learned: Belief) -> None:
+    built_in = library.facts()
+    stored = replace(
+        learned, suite=Suite.fresh("headroom", built_in), evidence=replace(learned.evidence, facts=built_in)
+    )
+    fresh = builders.model("fresh", gflop_per_input=4.0)
+    larger = replace(built_in.models["resnet50"], memory_mib_weights=9000.0)
+    facts = replace(built_in, models={**built_in.models, "fresh": fresh, "resnet50": larger})
+    declared = replace(stored, suite=Suite.fresh("headroom", facts), evidence=replace(learned.evidence, facts=facts))
+    usual = world("resnet50", measured=False, models=(built_in.models["resnet50"],))
+    asked = world("resnet50", "fresh", measured=False, models=(fresh, larger))
+    completion = Completion(Told(stored))
+    before = completion.complete(usual)
+    after = completion.complete(asked)
+    assert {item.model for item in after.profiles} == {"resnet50", "fresh"}
+    assert after == Completion(Told(declared)).complete(asked)
+    assert completion.complete(usual) == before
 
 
 def test_what_the_operator_said_stays(learned: Belief) -> None:
@@ -80,7 +101,8 @@ def test_what_the_operator_said_stays(learned: Belief) -> None:
 
 
 def test_nobody_waits_for_what_is_still_being_learned(learned: Belief) -> None:
-    fresh = replace(learned, suite=Suite.fresh("headroom", library.facts()), progress=Progress.LEARNING)
+    evidence = replace(learned.evidence, facts=library.facts())
+    fresh = Belief(suite=Suite.fresh("headroom", library.facts()), evidence=evidence, progress=Progress.LEARNING)
     told = Told(fresh)
     completion = Completion(told)
     first = completion.complete(world("resnet50", measured=False))
