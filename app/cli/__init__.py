@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import codecs
 import gc
+import io
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 OBJECTS_NEW = 20_000
 """So many before they are looked through for garbage: what is loaded is none."""
@@ -25,6 +27,22 @@ def plainly(error: UnicodeError) -> tuple[str, int]:
     return "".join(PLAIN.get(each, "?") for each in error.object[error.start : error.end]), error.end
 
 
+class Unread(io.FileIO):
+    """Where remarks go: once nobody reads them any more, nowhere. Whoever remarks has other things to do."""
+
+    def write(self, content: Any) -> int:
+        try:
+            return super().write(content)
+        except BrokenPipeError:
+            lead_nowhere(self.fileno())
+            return memoryview(content).nbytes
+
+
+def lead_nowhere(descriptor: int) -> None:
+    """What is written there from now on is lost."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+
+
 def ready_streams() -> None:
     """What is written can always be: standard streams that were closed lead nowhere, and no encoding is too small."""
     while (held := os.open(os.devnull, os.O_RDWR)) <= 2:
@@ -37,6 +55,9 @@ def ready_streams() -> None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
         elif name == "stdout":
             stream.reconfigure(errors="headroom.plain")
+        else:
+            own = io.BufferedWriter(Unread(stream.fileno(), "w", closefd=False))
+            sys.stderr = io.TextIOWrapper(own, stream.encoding, stream.errors, line_buffering=True)
 
 
 def main() -> int:

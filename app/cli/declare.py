@@ -148,9 +148,9 @@ def get(
         look = partial(_found, client, kind, key, limit, labels)
         items = look()
         files = [_as_file(kind, item) for item in items]
-        show(files if listing else files[0], output, _table(kind, items, output))
+        show(files if listing else files[0], output, _table(kind, items, output), goes_on=watch)
         for changed in _changes(kind, look, items, interval_s, looks) if watch else ():
-            show([_as_file(kind, item) for item in changed], output, _table(kind, changed, output))
+            show([_as_file(kind, item) for item in changed], output, _table(kind, changed, output), goes_on=True)
 
 
 def _found(

@@ -13,7 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
 from itertools import islice
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from app import kinds
+from app.cli import lead_nowhere
 from app.marked import told_at
 from headroom_client import ApiError, ClientError, UnreachableError, WrongUseError
 from solvers.errors import EngineError, HeadroomError, InputError, NotFoundError, StateError, TransientError
@@ -189,23 +190,41 @@ class Format(StrEnum):
 Output = Annotated[Format, typer.Option("-o", "--output", help="How to print the answer.", case_sensitive=False)]
 
 
-def show(answer: Any, form: Format, table: RenderableType | Sequence[RenderableType]) -> None:
-    """Print the answer in the wanted form; `table` is what people see, and its tables are what CSV has."""
-    parts = table if isinstance(table, list | tuple) else [table]
-    if form is Format.CSV:
-        sys.stdout.write(
-            "\n".join(csv_text(part.heads, part.lines) for part in parts if isinstance(part, PrintedTable))
-        )
-    elif form is Format.NAME:
-        sys.stdout.write("".join(f"{name}\n" for name in names_of(answer)))
-    elif form is Format.JSON:
-        sys.stdout.write(json.dumps(answer, indent=2, ensure_ascii=not _writes_all(), default=str) + "\n")
-    elif form is Format.YAML:
-        import yaml
+def show(answer: Any, form: Format, table: RenderableType | Sequence[RenderableType], *, goes_on: bool = False) -> None:
+    """Print the answer in the wanted form, at once; `table` is what people see, and its tables are what CSV has. What
+    `goes_on` without end does so for its reader alone. Raises BrokenPipeError or SystemExit where that has left.
+    """
+    with nullcontext() if goes_on else outliving_readers():
+        parts = table if isinstance(table, list | tuple) else [table]
+        if form is Format.CSV:
+            sys.stdout.write(
+                "\n".join(csv_text(part.heads, part.lines) for part in parts if isinstance(part, PrintedTable))
+            )
+        elif form is Format.NAME:
+            sys.stdout.write("".join(f"{name}\n" for name in names_of(answer)))
+        elif form is Format.JSON:
+            sys.stdout.write(json.dumps(answer, indent=2, ensure_ascii=not _writes_all(), default=str) + "\n")
+        elif form is Format.YAML:
+            import yaml
 
-        sys.stdout.write(yaml.safe_dump(answer, sort_keys=False, allow_unicode=_writes_all()))
-    else:
-        say(*parts)
+            sys.stdout.write(yaml.safe_dump(answer, sort_keys=False, allow_unicode=_writes_all()))
+        else:
+            say(*parts)
+        if goes_on:
+            sys.stdout.flush()
+
+
+@contextmanager
+def outliving_readers() -> Iterator[None]:
+    """A reader that has seen enough (`| head`) ends nothing: what is left is done, and told to nobody."""
+    try:
+        yield
+        sys.stdout.flush()
+    except (BrokenPipeError, SystemExit) as error:
+        # Click and Rich make an exit of it.
+        if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
+            raise
+        lead_nowhere(sys.stdout.fileno())
 
 
 def _writes_all() -> bool:

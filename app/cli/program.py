@@ -4,7 +4,6 @@ standard error and an exit status.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Sequence
 from copy import copy
@@ -16,7 +15,7 @@ from app.cli import access, checking, declare, modelling, planning, processes, r
 from app.cli.doctor import doctor
 from app.cli.files import FilesCommand
 from app.cli.options import ANY_WORDS, plug
-from app.cli.output import Exit, Format, Output, exit_code_of, sentence_of, show
+from app.cli.output import Exit, Format, Output, exit_code_of, outliving_readers, sentence_of, show
 from app.cli.routes import routes
 from app.marked import UnreadableError
 from solvers.version import VERSION
@@ -112,19 +111,10 @@ def version(output: Output = Format.TABLE) -> None:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command. A reader (`| head`) that has seen enough is no failure: then nothing more can be said, not even
-    at exit.
-    """
-    status: int = Exit.OK
-    try:
-        status = _ran(arguments)
-        sys.stdout.flush()
-    except (BrokenPipeError, SystemExit) as error:
-        # Click makes an exit of it.
-        if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
-            raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return status
+    """Run one command. A reader that has seen enough of one that goes on without end is no failure."""
+    with outliving_readers():
+        return _ran(arguments)
+    return Exit.OK
 
 
 def _ran(arguments: Sequence[str] | None) -> int:

@@ -17,7 +17,20 @@ import typer
 
 from app import kinds
 from app.cli.options import Server, Token, connect, duration_s
-from app.cli.output import Cell, CommandError, Exit, Format, Output, console, listed, rows, show, usd, word
+from app.cli.output import (
+    Cell,
+    CommandError,
+    Exit,
+    Format,
+    Output,
+    console,
+    listed,
+    outliving_readers,
+    rows,
+    show,
+    usd,
+    word,
+)
 from app.cli.planning import full_name
 from app.cli.reviewing import hold_lines, waiting_plans
 from app.cli.tables import answered_line
@@ -134,7 +147,8 @@ def _say_new(lines: list[str], told: str, output: Format) -> str:
     """Progress, once for each change."""
     text = "\n".join(lines)
     if text != told:
-        typer.echo(text, err=output is not Format.TABLE)
+        with outliving_readers():
+            typer.echo(text, err=output is not Format.TABLE)
     return text
 
 

@@ -101,6 +101,10 @@ class Served:
                 self.end_headers()
                 self.wfile.write(json.dumps(answers.get(self.path.partition("?")[0], page())).encode())
 
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["Content-Length"]))
+                self.do_GET()
+
             def log_message(self, *_: object) -> None:
                 """Not to standard error."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 
 import pytest
 import yaml
@@ -128,6 +129,14 @@ def test_json_and_yaml_read_back(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out) == answer
     show(answer, Format.YAML, [])
     assert yaml.safe_load(capsys.readouterr().out) == answer
+
+
+@pytest.mark.parametrize("form", list(Format))
+def test_what_is_shown_is_there_at_once(monkeypatch: pytest.MonkeyPatch, form: Format) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="utf-8"))
+    show([{"name": "a"}], form, rows(["name"], [("a",)]))
+    assert b"a" in written.getvalue()
 
 
 def test_a_table_in_a_pipe_is_whole_and_plain(capsys: pytest.CaptureFixture[str]) -> None:

@@ -240,3 +240,21 @@ def test_a_reader_that_has_seen_enough_is_no_failure(served: Served, form: str) 
     served.answers["/v1/services"] = page(*({"kind": "service", "project": "p", "name": f"s{n}"} for n in range(9000)))
     said = shell(served, f"headroom get services -o {form} | head -n 1 > /dev/null")
     assert (said.returncode, said.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("streams", ["", "2>&1"])
+def test_a_reader_that_has_seen_enough_changes_no_status(served: Served, streams: str) -> None:
+    held = {"node": "n", "empty": False, "planned": [], "running": ["p/a#0"], "blocks": ["p/a#0 runs"]}
+    served.answers["/v1/nodes/n/drain"] = held
+    for form in ("table", "json"):
+        said = shell(served, f"headroom drain n --wait --timeout 0s -o {form} {streams} | true")
+        assert said.returncode == Exit.FAILED, said.stderr
+    assert "Traceback" not in said.stderr
+    assert shell(served, "headroom get pods 2>&1 | true").returncode == Exit.USAGE
+
+
+def test_what_changes_forever_ends_with_its_reader(served: Served) -> None:
+    served.answers["/v1/projects"] = page({"name": "p"})
+    for form in ("table", "json"):
+        said = shell(served, f"headroom get projects --watch --interval 0.2 -o {form} | true")
+        assert (said.returncode, said.stderr) == (0, "")
