@@ -188,7 +188,8 @@ class Belief:
     def declared(self, models: Iterable[ModelVariant], gpu_types: Iterable[GpuType]) -> Belief:
         """The same knowledge where these documents stand, which need not be stored; itself where they say no more."""
         facts = self.evidence.facts
-        known, types = {**facts.models, **{item.name: item for item in models}}, dict(facts.gpu_types)
+        known, types = dict(facts.models), dict(facts.gpu_types)
+        known.update((item.name, item) for item in models)
         for item in gpu_types:
             before = types.get(item.name)
             if before is None or replace(item, prices=before.prices) != before:
