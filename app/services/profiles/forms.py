@@ -414,8 +414,10 @@ def answers_to(sheet: Sheet, suite: Suite) -> Answers:
         return dict(zip(PAIR_ANSWERS, (part[side::2] for part in parts for side in (0, 1)), strict=True))
     queries = queries_of([sheet])
     latency = suite.predict(queries)
-    throughput_rps = 1000.0 * queries.batch / latency.mean
-    power_w, memory_mib = (_mean_of(suite, queries, quantity) for quantity in (Quantity.POWER_W, Quantity.MEMORY_MIB))
+    others = (Quantity.THROUGHPUT_RPS, Quantity.POWER_W, Quantity.MEMORY_MIB)
+    throughput_rps, power_w, memory_mib = (_mean_of(suite, queries, quantity) for quantity in others)
+    if Quantity.THROUGHPUT_RPS not in suite.solo.spec.quantities:
+        throughput_rps = 1000.0 * queries.batch / latency.mean
     origin, support = _words(latency)
     columns = (latency.mean, latency.std, throughput_rps, power_w, memory_mib, origin, support)
     return dict(zip(SOLO_ANSWERS, columns, strict=True))

@@ -77,11 +77,11 @@ def belief(name: str = "constant") -> Belief:
 class Fixed:
     """A belief that nothing changes."""
 
-    def __init__(self, name: str = "constant") -> None:
-        self.name = name
+    def __init__(self, known: Belief | None = None) -> None:
+        self.known = known
 
     def belief(self) -> Belief:
-        return belief(self.name)
+        return belief() if self.known is None else self.known
 
 
 def answers(*queries: PredictionQuery) -> tuple[Prediction, ...]:
@@ -133,14 +133,16 @@ def test_neighbours_slow_down_and_take_throughput() -> None:
 
 def test_a_source_tells_the_replica_from_its_neighbours() -> None:
     beside = replace(QUERY, neighbours=(Neighbour(model=RESNET, batch=2, share_pct_sm=40.0),))
-    (crowded,) = Predictions(cast("Beliefs", Fixed("headroom"))).answer((beside,)).what
+    (crowded,) = Predictions(cast("Beliefs", Fixed(belief("headroom")))).answer((beside,)).what
     assert crowded.origin == "scaled"
     assert (
         crowded.source
         == "fitted to 12 stored points of resnet50 on t4; slowed by its neighbours as their pressures say"
     )
     (memory,) = (
-        Predictions(cast("Beliefs", Fixed("headroom"))).answer((replace(beside, quantity=Quantity.MEMORY_MIB),)).what
+        Predictions(cast("Beliefs", Fixed(belief("headroom"))))
+        .answer((replace(beside, quantity=Quantity.MEMORY_MIB),))
+        .what
     )
     assert memory.source == "fitted to 12 stored points of resnet50 on t4"
 
@@ -171,6 +173,17 @@ def test_csv_is_answered_or_refused_by_place() -> None:
     with pytest.raises(FieldsError) as refused:
         predictions.answer_csv(b"model,gpu_type,batch,share_pct_sm\nresnet50,t4,0,40\nresnet50,t4,1\n")
     assert [fault.pointer for fault in refused.value.faults] == ["row:2/batch", "row:3"]
+
+
+def test_csv_tells_the_throughput_that_was_measured_as_a_single_question_does() -> None:
+    told = samples_of([replace(point, throughput_rps=1500 * point.batch / point.latency_ms_mean) for point in points()])
+    known = replace(belief(), suite=Suite.fresh("headroom", belief().evidence.facts).fit(told))
+    predictions = Predictions(cast("Beliefs", Fixed(known)))
+    (single,) = predictions.answer([replace(QUERY, quantity=Quantity.THROUGHPUT_RPS)]).what
+    header, row = predictions.answer_csv(b"model,gpu_type,batch,share_pct_sm\nresnet50,t4,4,40\n").what.splitlines()
+    found = float(dict(zip(header.split(","), row.split(","), strict=True))["throughput_rps"])
+    assert found == pytest.approx(single.mean, rel=1e-5)
+    assert found == pytest.approx(1500 * 4 / latency_ms(4, 40), rel=0.05)
 
 
 def test_proposals_are_about_known_names() -> None:
