@@ -18,7 +18,15 @@ import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
 from solvers.engines.base import EngineAnswer, EngineStatus, Limits, Program
-from solvers.engines.judgement import LibraryClaim, refuse_nonsense, settled_early, told_apart, verdict, weak_bound
+from solvers.engines.judgement import (
+    LibraryClaim,
+    refuse_nonsense,
+    settled_early,
+    told_apart,
+    verdict,
+    weak_bound,
+    whole_sides,
+)
 from solvers.errors import EngineError
 
 _BY_COLUMN, _MINIMISE = 1, 1
@@ -98,6 +106,7 @@ def _options(limits: Limits, mixed: bool) -> dict[str, bool | int | float | str]
 
 # highspy ships no types: a solver is Any, here and nowhere else.
 def _load(solver: Any, program: Program) -> None:
+    lower, upper = whole_sides(program, program.lower, program.upper)
     status = solver.passModel(
         program.columns,
         program.rows,
@@ -106,8 +115,8 @@ def _load(solver: Any, program: Program) -> None:
         _MINIMISE,
         program.offset,
         np.ascontiguousarray(program.cost, dtype=np.float64),
-        np.ascontiguousarray(program.lower, dtype=np.float64),
-        np.ascontiguousarray(program.upper, dtype=np.float64),
+        np.ascontiguousarray(lower, dtype=np.float64),
+        np.ascontiguousarray(upper, dtype=np.float64),
         np.ascontiguousarray(program.row_lower, dtype=np.float64),
         np.ascontiguousarray(program.row_upper, dtype=np.float64),
         np.ascontiguousarray(program.start, dtype=np.int32),

@@ -70,8 +70,7 @@ def refuse_nonsense(program: Program, engine: str) -> None:
 
 def settled_early(program: Program) -> EngineAnswer | None:
     """The answer where no search is needed: bounds that cross, or no row that limits any column."""
-    lower = np.where(program.integer, np.ceil(program.lower - FEASIBILITY), program.lower)
-    upper = np.where(program.integer, np.floor(program.upper + FEASIBILITY), program.upper)
+    lower, upper = whole_sides(program, program.lower, program.upper)
     if (lower > upper + FEASIBILITY).any() or (program.row_lower > program.row_upper + FEASIBILITY).any():
         return EngineAnswer(status=EngineStatus.INFEASIBLE, note="bounds cross")
     empty = np.bincount(program.row, weights=program.value != 0, minlength=program.rows) == 0
@@ -196,13 +195,13 @@ def _joined(notes: list[str]) -> str:
 def implied_box(program: Program) -> tuple[Floats, Floats]:
     """Lower and upper bounds of every column, tightened by the rows; those of whole columns are whole. May cross."""
     column = np.repeat(np.arange(program.columns), np.diff(program.start))
-    lower, upper = _whole(program, program.lower, program.upper)
+    lower, upper = whole_sides(program, program.lower, program.upper)
     for _ in range(ROUNDS):
         above, below = _implied(program, column, lower, upper)
         new_lower, new_upper = lower.copy(), upper.copy()
         np.maximum.at(new_lower, column, below)
         np.minimum.at(new_upper, column, above)
-        new_lower, new_upper = _whole(program, new_lower, new_upper)
+        new_lower, new_upper = whole_sides(program, new_lower, new_upper)
         if np.array_equal(new_lower, lower) and np.array_equal(new_upper, upper):
             break
         lower, upper = new_lower, new_upper
@@ -216,7 +215,8 @@ def box_bound(program: Program, lower: Floats, upper: Floats) -> float:
     return float(terms.sum()) + program.offset
 
 
-def _whole(program: Program, lower: Floats, upper: Floats) -> tuple[Floats, Floats]:
+def whole_sides(program: Program, lower: Floats, upper: Floats) -> tuple[Floats, Floats]:
+    """Bounds, with those of whole columns whole: HiGHS errs where they are not."""
     return (
         np.where(program.integer, np.ceil(lower - ROUNDING), lower),
         np.where(program.integer, np.floor(upper + ROUNDING), upper),

@@ -78,6 +78,8 @@ def test_knapsack(engine: Engine) -> None:
         pytest.param(program([1, -1], [(-4, [1, 1], INF)], lower=-3.0, upper=[9, -1]), -2.0, id="below-zero"),
         pytest.param(program([3], [(-INF, [1], INF)], lower=-2.0, upper=2.0), -6.0, id="row-without-sides"),
         pytest.param(program([1, 0], [(2.0, [0.7, 0.0], INF)], lower=[0, 2], upper=[9, 4]), 3.0, id="unused-column"),
+        pytest.param(program([1, -1], [(-4, [1, 1.5], INF)], lower=[-1.4, -2], upper=[2.3, -2]), 1.0, id="one-end"),
+        pytest.param(program([-1, 1], [(-4, [0.4, 1.6], INF)], lower=[-2.4, -2], upper=[-1.7, -1]), 0.0, id="two-ends"),
         pytest.param(program([], []), 0.0, id="empty"),
         pytest.param(program([], [(-1, [], 1)]), 0.0, id="no-columns"),
         pytest.param(program([5, -5], [(-1, [0, 0], 1)], lower=1.0, upper=2.5), -5.0, id="no-entries"),
