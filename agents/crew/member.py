@@ -18,7 +18,7 @@ from typing import Any
 
 from agents.config import WorkerRules
 from agents.crew.metrics import Tally
-from agents.crew.resources import CgroupLimits, Logs, PortBook
+from agents.crew.resources import CgroupLimits, Logs, PortBook, listeners
 from agents.crew.users import ProjectUsers
 from agents.crew.web import Question, SocketWeb, WebAnswer
 from agents.devices.base import WorkerReading, WorkerSample, WorkerSpec, WorkerState
@@ -240,6 +240,8 @@ class CrewHost:
     boot_id: str
     users: ProjectUsers | None = None
     """Of the projects whose workers run here; None: they are the agent's."""
+    listeners: Callable[[str, int], frozenset[int]] = listeners
+    """Users of those who get the connections to an address and port."""
 
 
 @dataclass(slots=True, kw_only=True)

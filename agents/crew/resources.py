@@ -7,7 +7,8 @@ import itertools
 import os
 import re
 import socket
-from collections.abc import Callable, Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from agents.devices.base import LogRead
@@ -19,7 +20,7 @@ from agents.errors import BusyError, WorkerError
 # comes back as late as possible: a router that has not learned yet would otherwise reach a stranger.
 
 
-_ESTABLISHED = "01"
+_ESTABLISHED, _LISTENING = "01", "0A"
 
 
 def bindable(port: int) -> bool:
@@ -35,17 +36,40 @@ def bindable(port: int) -> bool:
 
 def connections(port: int, tables: tuple[str, ...] = ("/proc/net/tcp", "/proc/net/tcp6")) -> int:
     """How many connections to a port of this host are open: without any, nothing is in flight there."""
-    found = 0
+    return sum(
+        state == _ESTABLISHED and int(local.rpartition(":")[2], 16) == port
+        for table in tables
+        for local, state, _ in _sockets(table)
+    )
+
+
+def _sockets(table: str) -> Iterator[tuple[str, str, list[str]]]:
+    """Local address, state and all fields of each socket; none where the system does not tell."""
+    try:
+        lines = Path(table).read_text(encoding="ascii").splitlines()[1:]
+    except OSError:
+        return
+    for line in lines:
+        fields = line.split()
+        yield fields[1], fields[3], fields
+
+
+def listeners(host: str, port: int, tables: tuple[str, ...] = ("/proc/net/tcp", "/proc/net/tcp6")) -> frozenset[int]:
+    """Users of whoever gets the connections to a port of this host (IPv4); empty where that is unknown."""
+    try:
+        four = f"{int.from_bytes(socket.inet_aton(socket.gethostbyname(host)), sys.byteorder):08X}"
+    except OSError:
+        return frozenset()
+    mapped = f"{0:016X}{int.from_bytes(bytes((0, 0, 255, 255)), sys.byteorder):08X}"
+    found: dict[str, set[int]] = {}
     for table in tables:
-        try:
-            lines = Path(table).read_text(encoding="ascii").splitlines()[1:]
-        except OSError:
-            continue
-        for line in lines:
-            _, local, _, state = line.split()[:4]
-            if state == _ESTABLISHED and int(local.rpartition(":")[2], 16) == port:
-                found += 1
-    return found
+        for local, state, fields in _sockets(table):
+            address, _, number = local.rpartition(":")
+            if state == _LISTENING and int(number, 16) == port:
+                found.setdefault(address, set()).add(int(fields[7]))
+    # Who listens on the very address comes before those who listen on all.
+    places = (four, mapped + four, f"{0:08X}", mapped + f"{0:08X}", f"{0:032X}")
+    return frozenset(next((found[place] for place in places if place in found), ()))
 
 
 class PortBook:

@@ -6,6 +6,7 @@ reads workers waits for one of them.
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
 from typing import Any
@@ -292,8 +293,9 @@ class Rounds:
     def _heard_start(self, member: CrewMember, answer: WebAnswer) -> None:
         if member.phase is not Phase.STARTING:
             return
-        if not adapter_of(member.target).is_ready(answer):
-            member.problem = f"readiness: {answer.told()}"
+        problem = self._not_ready(member, answer)
+        if problem:
+            member.problem = f"readiness: {problem}"
             return
         warm_up = member.target.warm_up
         member.phase, member.warm_ups = Phase.WARMING, 0 if warm_up is None else warm_up.requests
@@ -301,6 +303,22 @@ class Rounds:
             self._bench.host.aside(lambda: self._tell_batch(member))
         else:
             self._warm(member, warm_up)
+
+    def _not_ready(self, member: CrewMember, answer: WebAnswer) -> str:
+        """Why a worker is not ready by its answer, empty when it is. Until it answers, its port is anybody's who is
+        faster, and whoever answers there would get the requests of its users.
+        """
+        if not adapter_of(member.target).is_ready(answer):
+            return answer.told()
+        host = self._bench.host
+        if member.answering or host.users is None:
+            return ""
+        try:
+            trusted = {host.users.of(member.spec.project).uid, os.geteuid()}
+        except DeviceError as error:
+            return str(error)
+        strangers = host.listeners(self._bench.options.host, member.port) - trusted
+        return f"port {member.port} belongs to another user" if strangers else ""
 
     def _tell_batch(self, member: CrewMember) -> None:
         """Tell a server its batch size before its first request; it may load its model anew for that."""
@@ -364,14 +382,15 @@ class Rounds:
     def _heard_ready(self, member: CrewMember, answer: WebAnswer) -> None:
         if member.phase is not Phase.ANSWERING:
             return
-        if adapter_of(member.target).is_ready(answer):
+        problem = self._not_ready(member, answer)
+        if not problem:
             member.problem, member.quiet, member.unanswered_s = "", 0, None
             member.answer(True, self._bench.now_s())
             return
         member.quiet += 1
         member.unanswered_s = member.unanswered_s or self._bench.now_s()
         if member.quiet >= UNANSWERED_TIMES:
-            member.problem = f"readiness: {answer.told()}"
+            member.problem = f"readiness: {problem}"
             member.answer(False, self._bench.now_s())
 
     def drain(self, member: CrewMember) -> None:

@@ -19,6 +19,7 @@ import pytest
 from agents.crew import CrewOptions, HostCrew, open_crew
 from agents.crew.users import ProjectUsers
 from agents.devices.base import WorkerState
+from agents.devices.parts import CrewReading
 from agents.errors import NotSupportedError, WorkerError
 from agents.helper.server import listen
 from agents.processes import HostProcesses, environment_of
@@ -30,6 +31,19 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.integration
 SECRET = "hrn_the-nodes-own-token"
 UIDS = range(1_900_100_000, 1_900_100_010)
+LEASE = """
+import fcntl
+try:
+    fcntl.fcntl(1, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    print("whoever opens it waits", flush=True)
+except OSError as error:
+    print(error, flush=True)
+"""
+SQUAT = """
+import http.server, sys
+http.server.BaseHTTPRequestHandler.do_GET = lambda self: (self.send_response(200), self.end_headers())
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), http.server.BaseHTTPRequestHandler).serve_forever()
+"""
 CONNECT = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1]); print(sys.argv[2])"
 
 
@@ -195,6 +209,39 @@ def test_a_worker_has_a_user_a_home_and_nothing_more(site: Site) -> None:
     # The log is the agent's folder's, and the worker may open it again by name, as many scripts do.
     assert site.said(crew, "alice", "/bin/sh", "-c", "echo told > /dev/stderr").strip() == "told"
     assert "Permission denied" in site.said(crew, "alice", "/bin/ls", str(site.state / "logs"))
+
+
+def test_no_worker_has_whoever_opens_its_log_wait(site: Site) -> None:
+    # Holding a lease on a file, which its owner may, keeps others from opening it for most of a minute.
+    taken = site.folder / "taken"
+    command = ("/usr/bin/python3", "-c", LEASE)
+    with taken.open("a") as file:
+        os.fchown(file.fileno(), UIDS[0], UIDS[0])
+        attack = subprocess.Popen(command, stdout=file, user=UIDS[0], group=UIDS[0], extra_groups=(), cwd="/")
+    assert attack.wait() == 0
+    assert "waits" in taken.read_text(), "the attack works on a file of one's own"
+    assert "Permission denied" in site.said(site.crew(), "mallory", *command)
+
+
+def test_nobody_elses_answers_make_a_worker_ready(site: Site) -> None:
+    crew = site.crew()
+    target = WorkerTarget(command=("/bin/sleep", "600"), stop_s=0.2)
+    made = order("slow", uuid="GPU-slow")
+    crew.launch(replace(made, spec=replace(made.spec, project="alice", kind="service", worker=target)))
+    (victim,) = crew.found()
+    port = str(victim.reading.endpoint).rpartition(":")[2]
+    thief = site.begin(crew, "mallory", "/usr/bin/python3", "-c", SQUAT, port)
+    wait_until(lambda: crew_reading(crew, "slow").reading.problem.endswith("another user"), "it is found out")
+    assert crew_reading(crew, "slow").reading.state is WorkerState.STARTING
+    # Who listens for its own project is believed.
+    crew.end(thief, lambda _: None)
+    wait_until(lambda: len(crew.found()) == 1, "the port is free")
+    site.begin(crew, "alice", "/usr/bin/python3", "-c", SQUAT, port)
+    wait_until(lambda: crew_reading(crew, "slow").answering, "its own user answers")
+
+
+def crew_reading(crew: HostCrew, name: str) -> CrewReading:
+    return next(each for each in crew.found() if each.reading.worker == name)
 
 
 def test_the_next_agent_finds_and_ends_workers_of_other_users(site: Site) -> None:

@@ -25,6 +25,7 @@ from agents.crew.resources import (
     bindable,
     connections,
     is_delegated,
+    listeners,
     own_group,
 )
 from agents.errors import BusyError, WorkerError
@@ -67,6 +68,27 @@ def test_no_port_ever_has_two_owners(steps: list[tuple[int, int]]) -> None:
             assert not any(port in other for port in block for other in held.values())
             held[name] = block
     assert set(book.owned()) == {port for block in held.values() for port in block}
+
+
+def test_who_listens_on_the_very_address_gets_its_connections(tmp_path: Path) -> None:
+    four, six = tmp_path / "tcp", tmp_path / "tcp6"
+    tables = (str(four), str(six))
+    mapped = "0000000000000000FFFF0000"
+
+    def write(path: Path, *rows: tuple[str, str, int]) -> None:
+        lines = [f" 0: {local} 0:0 {state} 0:0 00:0 0 {uid} 0 12" for local, state, uid in rows]
+        path.write_text("\n".join(["  sl  local_address", *lines]) + "\n", encoding="ascii")
+
+    write(six, (f"{mapped}0100007F:4E20", "0A", 8), ("0" * 32 + ":4E20", "0A", 9))
+    write(four, ("00000000:4E20", "0A", 7), ("0100007F:4E21", "0A", 6), ("0100007F:4E20", "01", 5))
+    assert listeners("127.0.0.1", 20000, tables) == {8}
+    assert listeners("localhost", 20001, tables) == {6}
+    assert listeners("10.0.0.7", 20000, tables) == {7}
+    write(four)
+    assert listeners("10.0.0.7", 20000, tables) == {9}
+    six.unlink()
+    assert listeners("10.0.0.7", 20000, tables) == frozenset()
+    assert listeners("no such host", 20000, tables) == frozenset()
 
 
 def test_a_port_somebody_listens_on_is_not_free() -> None:
