@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,7 +29,8 @@ from headroom_client import ApiError, ClientError, UnreachableError, WrongUseErr
 from solvers.errors import EngineError, HeadroomError, InputError, NotFoundError, StateError, TransientError
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
 
 
 class Exit(IntEnum):
@@ -308,28 +309,56 @@ class PrintedTable:
     def heads(self) -> tuple[str, ...]:
         return tuple(column.removeprefix(">") for column in self.columns)
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        from rich.cells import cell_len
-        from rich.table import Table
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType | Segment]:
+        # Rich's own table takes a minute of a large fleet.
+        from rich.segment import Segment
+        from rich.style import Style
         from rich.text import Text
 
         if not self.lines and self.none is not None:
             yield Text(self.none)
             return
+        if self.title is not None:
+            yield Text(self.title, "bold")
         lines = [[self.empty if cell == "" else word(cell) for cell in line] for line in self.lines]
-        columns = list(zip(self.heads, *lines, strict=True))
+        widths = self._widths(lines, options.max_width)
+        for index, line in enumerate((list(self.heads), *lines)):
+            cells = [_folded(cell, width, console) for cell, width in zip(line, widths, strict=True)]
+            if index == 0:
+                # Heads stand on what is below them.
+                high = max(map(len, cells))
+                cells = [[*([""] * (high - len(cell))), *cell] for cell in cells]
+            for parts in zip_longest(*cells, fillvalue=""):
+                placed = map(_aligned, parts, widths, self.columns)
+                yield Segment((_GAP * " ").join(placed), None if index else Style(bold=True))
+                yield Segment.line()
+
+    def _widths(self, lines: Sequence[Sequence[str]], room: int) -> list[int]:
+        from rich.cells import cell_len
+
+        columns, room = list(zip(self.heads, *lines, strict=True)), room - _GAP * (len(self.columns) - 1)
         wants = [max(map(cell_len, "\n".join(column).split("\n"))) for column in columns]
+        if sum(wants) <= room:
+            return wants
         needs = [max((cell_len(part) for cell in column for part in cell.split()), default=0) for column in columns]
-        widths = fitted(wants, needs, options.max_width - _GAP * (len(columns) - 1))
-        table = Table(
-            title=self.title, title_justify="left", box=None, pad_edge=False, header_style="bold", title_style="bold"
-        )
-        for column, head, width in zip(self.columns, self.heads, widths, strict=True):
-            justify: JustifyMethod = "right" if column.startswith(">") else "left"
-            table.add_column(head, justify=justify, overflow="fold", width=width)
-        for line in lines:
-            table.add_row(*map(Text, line))
-        yield table
+        return fitted(wants, needs, room)
+
+
+def _folded(cell: str, width: int, console: Console) -> list[str]:
+    """A cell in lines that are no wider."""
+    from rich.cells import cell_len
+    from rich.text import Text
+
+    if cell.isprintable() and cell_len(cell) <= width:
+        return [cell]
+    return [line.plain.rstrip() for line in Text(cell).wrap(console, width, overflow="fold")] or [""]
+
+
+def _aligned(part: str, width: int, column: str) -> str:
+    from rich.cells import cell_len
+
+    left = " " * (width - cell_len(part))
+    return left + part if column.startswith(">") else part + left
 
 
 _GAP = 2

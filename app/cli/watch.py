@@ -66,12 +66,17 @@ def list_nodes(
         return
     with connect(server, token) as client:
         fleet = client.fleet()
-    answer = [
-        {**node, "devices": [device for device in fleet["devices"] if device["node"] == node["id"]]}
-        for node in fleet["nodes"]
-    ]
+    answer = _with_devices(fleet["nodes"], fleet["devices"])
     devices = listed(_DEVICES, fleet["devices"], none="no devices yet")
     show(answer, output, [listed(_NODES, fleet["nodes"], none=NO_NODES), "", devices])
+
+
+def _with_devices(nodes: Sequence[Document], devices: Sequence[Document]) -> list[Document]:
+    """Nodes, each with its own; every device is looked at once, for fleets have many of both."""
+    held: dict[str, list[Document]] = {node["id"]: [] for node in nodes}
+    for device in devices:
+        held.get(device["node"], []).append(device)
+    return [{**node, "devices": held[node["id"]]} for node in nodes]
 
 
 @nodes.command("identities")

@@ -10,6 +10,7 @@ import httpx
 import pytest
 import yaml
 
+from app.cli import watch
 from app.cli.output import Exit
 from app.cli.program import INTERRUPTED
 from tests.unit.app.cli.conftest import Api, Headroom, page
@@ -213,6 +214,20 @@ def test_apply_goes_on_after_a_failure_and_says_so(api: Api, headroom: Headroom,
     api.answers["PUT /v1/projects/bad"] = httpx.Response(200, json={}, headers={"ETag": '"2"'})
     outcomes = headroom("apply", "-f", str(file), "-o", "json").json
     assert [line["outcome"] for line in outcomes] == ["created", "updated"]
+
+
+def test_each_device_is_looked_at_once_for_all_nodes() -> None:
+    looked: list[str] = []
+
+    class Device(dict[str, Any]):
+        def __getitem__(self, name: str) -> Any:
+            looked.append(name)
+            return super().__getitem__(name)
+
+    devices = [Device(device(f"n{index % 50}", index)) for index in range(100)]
+    found = watch._with_devices([{"id": f"n{index}"} for index in range(51)], devices)
+    assert [len(node["devices"]) for node in found] == [*(50 * [2]), 0]
+    assert looked == 100 * ["node"]
 
 
 @pytest.mark.parametrize(

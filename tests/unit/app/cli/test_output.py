@@ -9,6 +9,7 @@ import sys
 import pytest
 import yaml
 from rich.console import Console
+from rich.text import Text
 
 from app.cli.output import CommandError, Exit, Format, exit_code_of, fitted, number, rows, sentence_of, show, usd, word
 from headroom_client import ApiError, UnreachableError
@@ -137,6 +138,30 @@ def test_what_is_shown_is_there_at_once(monkeypatch: pytest.MonkeyPatch, form: F
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="utf-8"))
     show([{"name": "a"}], form, rows(["name"], [("a",)]))
     assert b"a" in written.getvalue()
+
+
+def test_a_long_table_is_made_of_lines_not_of_parts_of_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    init = Text.__init__
+    monkeypatch.setattr(Text, "__init__", lambda text, *said, **more: made.append("") or init(text, *said, **more))
+    with (screen := Console(file=io.StringIO(), width=80)).capture() as told:
+        screen.print(rows(("node", ">GPUs"), [(f"node-{n}", n) for n in range(1000)], title="nodes"))
+    assert told.get().splitlines()[1000:] == ["node-998   998", "node-999   999"]
+    assert len(made) < 100
+
+
+def test_heads_stand_on_their_columns_and_folded_cells_begin_together() -> None:
+    table = rows(("GPU", ">rate in rps", "żółw 日本語"), [("h100", 1234567.5, "日本語 a"), ("a", None, "b\nc")])
+    with (screen := Console(file=io.StringIO(), width=20)).capture() as told:
+        screen.print(table)
+    assert [line.rstrip() for line in told.get().splitlines()] == [
+        "        rate  żółw",
+        "GPU   in rps  日本語",
+        "h100  1,234,  日本語",
+        "         568  a",
+        "a          -  b",
+        "              c",
+    ]
 
 
 def test_a_table_in_a_pipe_is_whole_and_plain(capsys: pytest.CaptureFixture[str]) -> None:
