@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from functools import partial
 from typing import cast
 
-from sqlalchemy import case, delete, func, or_, select, update
+from sqlalchemy import case, delete, func, null, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -59,6 +59,8 @@ class NewPlan:
     """Of a plan that waits: what somebody has to decide on, as a digest. Equal ones are one question."""
     waits_s: float | None = None
     """Of a plan that waits: for how long."""
+    terms: Mapping[str, str] | None = None
+    """Of a plan for approval: what it would tell processes of their workload's document, as a digest by workload."""
 
 
 @record
@@ -112,7 +114,7 @@ _PROPOSED = plans.c.state == PlanState.PROPOSED
 _WAITS = plans.c.state == PlanState.AWAITING_APPROVAL
 _OVER = _WAITS & (plans.c.expires_at <= func.now())
 _STATE = case((_OVER, PlanState.EXPIRED.value), else_=plans.c.state)
-_BESIDE = ("document", "insight", "looked_at", "matter", "state")
+_BESIDE = ("document", "insight", "looked_at", "matter", "state", "terms")
 _SUMMARY = [
     *(column for column in plans.c if column.name not in _BESIDE),
     _STATE.label("state"),
@@ -141,10 +143,11 @@ def put(session: Session, new: NewPlan) -> PlanSummary:
         unplaced_count=len(new.plan.unplaced),
         created_by=new.created_by,
         matter=new.matter,
+        terms=null() if new.terms is None else dict(new.terms),
         expires_at=None if new.waits_s is None else ago(-new.waits_s),
         insight=None if new.insight is None else zlib.compress(canonical_json(new.insight).encode(), COMPRESSION_LEVEL),
     )
-    renewed = ("lane", "state", "cycle_id", "policy", "created_by", "insight", "matter", "expires_at")
+    renewed = ("lane", "state", "cycle_id", "policy", "created_by", "insight", "matter", "expires_at", "terms")
     again = {name: statement.excluded[name] for name in renewed}
     session.execute(
         statement.on_conflict_do_update(index_elements=["id"], set_=again, where=plans.c.state.in_(_UNDECIDED))
@@ -185,6 +188,11 @@ def load(session: Session, plan_id: str) -> Plan:
     if document is None:
         raise _missing(plan_id)
     return from_plain(Plan, document)
+
+
+def terms(session: Session, plan_id: str) -> Mapping[str, str] | None:
+    """What a plan for approval was to tell processes of their documents; None where nothing was kept."""
+    return session.execute(select(plans.c.terms).where(plans.c.id == plan_id)).scalar_one_or_none()
 
 
 def unplaced(session: Session, plan_id: str) -> tuple[Unplaced, ...]:

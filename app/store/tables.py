@@ -138,6 +138,7 @@ plans = _table(
     _maybe(Text, "matter", "comment"),
     _given(TEXTS, "blocked"),
     _maybe(LargeBinary, "insight"),
+    _maybe(JSONB, "terms"),
 )
 cluster_state = _table(
     "cluster_state",

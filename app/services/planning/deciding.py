@@ -6,6 +6,7 @@ told who was first.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from app.errors import PreconditionError
@@ -64,12 +65,12 @@ class Decisions:
         """
         with self._database.reading() as session:
             summary, plan = plans.get(session, plan_id), plans.load(session, plan_id)
-            told = plans.told(session, summary)
+            told, kept = plans.told(session, summary), plans.terms(session, plan_id)
         if summary.state is PlanState.SUPERSEDED:
             raise SupersededError(f"the plan is {told}: something newer took its place", plan=plan_id)
         if summary.state not in (PlanState.PROPOSED, PlanState.AWAITING_APPROVAL):
             raise StateError(f"the plan is {told}, and cannot be applied", plan=plan_id)
-        review = self._review(plan, summary.lane, terms)
+        review = self._review(plan, summary.lane, terms, kept)
         if review.blocked:
             raise StateError(f"the plan no longer fits: {', '.join(review.blocked)}", plan=plan_id)
         author = Author(name=actor, request_id=terms.request_id, comment=terms.comment)
@@ -103,8 +104,8 @@ class Decisions:
             plan_id=line.plan_id, generation=generation, restored=line.generation, held=held, worse=review.worse
         )
 
-    def _review(self, plan: Plan, lane: Lane, terms: Remark) -> Review:
+    def _review(self, plan: Plan, lane: Lane, terms: Remark, kept: Mapping[str, str] | None = None) -> Review:
         snapshot = self._observer.observe()
         if terms.standing is not None and terms.standing != tag_of(snapshot.target):
             raise PreconditionError(f"generation {snapshot.target.generation} stands by now: look at the diff again")
-        return Review(snapshot, plan, lane)
+        return Review(snapshot, plan, lane, kept)

@@ -24,7 +24,7 @@ from app.services.declared.ownership import misgoverned, read_owners
 from app.services.declared.tokens import Deed
 from app.services.planning.deciding import BARE, Decisions, Remark, RolledBack
 from app.services.planning.reviewing import Review, Waits, live, matter_of, short_plan
-from app.services.planning.rollout import Author, StoreActuator, outdated
+from app.services.planning.rollout import Author, StoreActuator, outdated, terms_of
 from app.services.planning.snapshots import StoreObserver, nodes_heard, read_policy
 from app.services.whatif.made import no_plan
 from app.store import cycles, documents, plans, targets, telemetry
@@ -142,6 +142,7 @@ def _new_plan(record: CycleRecord, plan: Plan, state: PlanState, created_by: str
         cycle_id=record.id,
         policy=record.snapshot.policy.name,
         insight=record.proposal.insight if record.proposal is not None else None,
+        terms=terms_of(record.snapshot, plan) if record.lane is Lane.APPROVE else None,
     )
 
 
@@ -323,11 +324,12 @@ class Planning:
         nothing left to change is set aside, and of all others one waits on.
         """
         with self._parts.database.reading() as session:
-            found = [(each, plans.load(session, each.id)) for each in plans.waiting(session)[:LOOKED_THROUGH_MAX]]
+            waiting = plans.waiting(session)[:LOOKED_THROUGH_MAX]
+            found = [(each, plans.load(session, each.id), plans.terms(session, each.id)) for each in waiting]
             renewed, seen = (_outdated(session), plans.looked_at(session)) if found else ((), {})
         waits: list[Waits] = []
-        for summary, plan in found:
-            review = Review(sight.observe(), plan, summary.lane)
+        for summary, plan, terms in found:
+            review = Review(sight.observe(), plan, summary.lane, terms)
             with self._parts.database.transaction() as session:
                 targets.require_token(session, targets.PLANNER, leader.fencing)
                 if not review.asks(renewed):

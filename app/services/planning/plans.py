@@ -142,7 +142,8 @@ class Plans:
         with self._database.reading() as session:
             summary, plan = plans.get(session, plan_id), plans.load(session, plan_id)
             made_for = targets.at(session, plan.parent) if plan.parent else Target()
-        review = Review(self._observer.observe(), plan, summary.lane)
+            terms = plans.terms(session, plan_id)
+        review = Review(self._observer.observe(), plan, summary.lane, terms)
         # Of itself it says what holds now, of others what the planner saw.
         seen = replace(summary, blocked=review.blocked, added_usd_per_h=review.added_usd_per_h)
         with self._database.reading() as session:

@@ -17,6 +17,7 @@ from typing import Any
 from app.records import record, record_of
 from app.services.declared.tokens import BY_TOKEN
 from app.services.explaining.sentences import places_of
+from app.services.planning.rollout import terms_of
 from app.services.whatif.made import Made, Wish, judged_anew, kept
 from app.services.whatif.outcome import WorkloadChange, power_w_of, use_by_type, workload_changes
 from app.store.plans import DIGEST, PlanState, PlanSummary
@@ -47,12 +48,14 @@ class Review:
     fleet ever was seen to do.
     """
 
-    def __init__(self, picture: Snapshot, stored: Plan, lane: Lane) -> None:
+    def __init__(self, picture: Snapshot, stored: Plan, lane: Lane, terms: Mapping[str, str] | None = None) -> None:
+        """`terms`: what it was to tell processes of their documents when it was made, where that is kept."""
         wish = Wish(lane=lane)
         before, after = kept(picture, wish, _ASKING), judged_anew(stored, picture, wish, _ASKING)
         if before.plan is None or after.plan is None:
             raise EngineError("what stands cannot be judged now")
         self.picture, self.stored, self.gone = picture, stored, tuple(_gone(picture, stored))
+        self._terms = terms
         self.places = places_of(picture.devices)
         # `after` is the plan by this picture, without workloads and devices that are gone.
         self.before = Made(picture=picture, plan=before.plan, chosen=before)
@@ -97,7 +100,16 @@ class Review:
     @property
     def blocked(self) -> tuple[str, ...]:
         """Why it cannot be approved."""
-        return (*self.unsound, *self.worse)
+        return (*self.unsound, *self.worse, *self._retold)
+
+    @cached_property
+    def _retold(self) -> tuple[str, ...]:
+        """Workloads whose processes it would tell of another document than it was made of: nobody read that plan."""
+        if self._terms is None:
+            return ()
+        now = sorted(terms_of(self.picture, self.stored).items())
+        changed = [name for name, told in now if self._terms.get(name) != told]
+        return tuple(f"made before its document changed ({name})" for name in changed[:BLOCKERS_MAX])
 
     @property
     def added_usd_per_h(self) -> float:

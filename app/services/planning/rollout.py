@@ -13,7 +13,7 @@ import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any, cast
 
 from sqlalchemy.orm import Session
 
@@ -34,7 +34,16 @@ from solvers.domain.ownership import owners_of
 from solvers.domain.plan import Assignment, DeviceSetting, Plan
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.worker import WorkerCommand
-from solvers.domain.workload import OfflineTask, Service, SloKind, SloScope, TrainingJob, Work, WorkloadKind
+from solvers.domain.workload import (
+    OfflineTask,
+    Service,
+    ServiceMode,
+    SloKind,
+    SloScope,
+    TrainingJob,
+    Work,
+    WorkloadKind,
+)
 from solvers.errors import InvariantError
 
 
@@ -61,6 +70,26 @@ def latency_limit(work: Work) -> tuple[float | None, bool]:
         return None, False
     limit = work.slo.latency_ms if work.slo.kind is SloKind.LATENCY else None
     return limit, work.slo.scope is SloScope.EXECUTION
+
+
+def terms_of(snapshot: Snapshot, plan: Plan) -> dict[str, Digest]:
+    """What promoting a plan would tell processes of the documents of workloads on approve, as a digest by workload."""
+    placed = {item.workload for item in plan.assignments}
+    asked = (work for work in snapshot.works if work.mode is ServiceMode.APPROVE and work.id in placed)
+    # Of the domain's worker, whose later fields leave the digests of earlier releases as they are.
+    return {work.id: digest((work.worker, *_documented(work).values())) for work in asked}
+
+
+def _documented(work: Work) -> dict[str, Any]:
+    """What a process is told of its workload's document beside how it is started, as fields of a `ReplicaTarget`."""
+    limit, alone = latency_limit(work)
+    told: dict[str, Any] = {"latency_ms_limit": limit, "latency_execution_only": alone}
+    if isinstance(work, OfflineTask):
+        told |= {"iterations_total": work.inputs_total}
+    if isinstance(work, TrainingJob):
+        names = ("iterations_total", "iteration_ms_reference", "gpu_type_reference")
+        told |= {name: getattr(work, name) for name in names}
+    return told
 
 
 def outdated(session: Session) -> tuple[WorkloadId, ...]:
@@ -287,7 +316,6 @@ class _Terms:
                 f"a plan assigns {assignment.replica} of a workload or model that is not in its snapshot"
             )
         work, envelope = self._works[assignment.kind][assignment.workload], assignment.envelope
-        limit, alone = latency_limit(work)
         told = record_of(
             ReplicaTarget,
             assignment,
@@ -297,23 +325,12 @@ class _Terms:
             batch_max=envelope.batch_max,
             clock_mhz_sm_min=envelope.clock_mhz_sm_min,
             clock_mhz_sm_max=envelope.clock_mhz_sm_max,
-            latency_ms_limit=limit,
-            latency_execution_only=alone,
             launch_s=self._models[assignment.model].launch_s,
             worker=None if work.worker is None else worker_target(work.worker),
+            **_documented(work),
         )
-        if held := self._told.get(assignment.workload):
-            return _as_held(told, held)
-        if isinstance(work, OfflineTask):
-            return replace(told, iterations_total=work.inputs_total)
-        if isinstance(work, TrainingJob):
-            return replace(
-                told,
-                iterations_total=work.iterations_total,
-                iteration_ms_reference=work.iteration_ms_reference,
-                gpu_type_reference=work.gpu_type_reference,
-            )
-        return told
+        held = self._told.get(assignment.workload)
+        return _as_held(told, held) if held else told
 
 
 def _as_held(told: ReplicaTarget, held: list[ReplicaTarget]) -> ReplicaTarget:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from threading import Barrier
@@ -23,6 +24,7 @@ from app.store.plans import NewPlan, PlanState, PlanSummary
 from app.workers.solve_pool import SolvePool
 from solvers.cycle.ports import Runner
 from solvers.cycle.record import Lane
+from solvers.domain.device import Label
 from solvers.domain.worker import WorkerCommand
 from solvers.domain.workload import Service, ServiceMode, Slo
 from solvers.errors import HeadroomError, LeaseLostError, StateError, SupersededError
@@ -366,3 +368,46 @@ def test_a_plan_that_would_undo_what_was_done_meanwhile_says_so(
     assert diff.undoes == ("vision/auto (changed since generation 1; it would stand as it did then)",)
     assert any(step.workload == "vision/auto" for step in diff.steps)
     assert planning.apply(pinned.id, "token:ann") == 3
+
+
+def test_a_document_that_changed_since_is_told_only_with_a_plan_of_its_own(
+    world: World, planning: Planning, leader: Leader
+) -> None:
+    (pinned,) = waiting(world)
+    changed = another_document(ServiceMode.APPROVE)
+    world.declare(changed)
+    why = "made before its document changed (vision/asked)"
+    assert reviewer(world).diff(pinned.id).diff.blocked == (why,)
+    with pytest.raises(StateError, match=re.escape(f"the plan no longer fits: {why}")):
+        planning.apply(pinned.id, "token:ann")
+    # As it was, it is what was read.
+    world.declare(ASKED)
+    assert reviewer(world).diff(pinned.id).diff.fits
+    world.declare(changed)
+    planning.run_lanes(leader)
+    (newer,) = waiting(world)
+    with pytest.raises(SupersededError, match="waits in its place"):
+        planning.apply(pinned.id, "token:ann")
+    planning.apply(newer.id, "token:ann")
+    assert {each.latency_ms_limit for each in told(world, "vision/asked")} == {203.0}
+
+
+def test_what_reaches_no_process_leaves_a_plan_that_waits_as_it_is(
+    world: World, planning: Planning, leader: Leader
+) -> None:
+    (pinned,) = waiting(world)
+    world.declare(replace(ASKED, priority=60, rate_rps_declared=40.0, labels=(Label(key="team", value="blue"),)))
+    planning.run_lanes(leader)
+    assert [(item.id, item.blocked) for item in waiting(world)] == [(pinned.id, ())]
+    # What is on auto is told its documents by the acting lane, whoever approves what.
+    world.declare(replace(another_document(ServiceMode.AUTO), name="auto"))
+    assert reviewer(world).diff(pinned.id).diff.fits
+    planning.apply(pinned.id, "token:ann")
+
+
+def test_a_plan_from_before_a_service_came_on_approve_tells_it_nothing(
+    world: World, planning: Planning, leader: Leader
+) -> None:
+    (pinned,) = waiting(world)
+    world.declare(service("auto", mode=ServiceMode.APPROVE))
+    assert reviewer(world).diff(pinned.id).diff.blocked == ("made before its document changed (vision/auto)",)

@@ -8,16 +8,16 @@ from dataclasses import replace
 import pytest
 
 from agents.wire import NodeTarget, ReplicaTarget, WorkerTarget, decode, encode
-from app.services.planning.rollout import evicted, node_targets, worker_target
+from app.services.planning.rollout import evicted, node_targets, terms_of, worker_target
 from solvers.domain.change import Target
 from solvers.domain.codec import digest
 from solvers.domain.device import DeviceMode
-from solvers.domain.ids import DeviceId, Generation, ModelName, WorkloadId
+from solvers.domain.ids import DeviceId, Digest, Generation, ModelName, WorkloadId
 from solvers.domain.plan import Assignment, DeviceSetting, Plan
 from solvers.domain.policy import Objective
 from solvers.domain.snapshot import JobStatus
 from solvers.domain.worker import EnvironmentVariable, WorkerCommand
-from solvers.domain.workload import SloScope, WorkloadKind
+from solvers.domain.workload import ServiceMode, SloScope, TrainingJob, WorkloadKind
 from solvers.errors import InvariantError
 from tests.unit.app.services.whatif.small_fleet import assignment, snapshot
 
@@ -96,6 +96,22 @@ def test_what_nodes_were_told_of_a_workload_whose_document_waits_goes_on() -> No
     # A model that nodes were told nothing of launches as its own document says.
     other = replace(held[0], model="another")
     assert _told_anew(plan, other)[0] == replace(service, latency_ms_limit=150.0, worker=worker)
+
+
+def test_what_a_plan_tells_of_documents_is_known_of_what_waits_for_people_alone() -> None:
+    plan = plan_of(assignment("vision/train", "GPU-a0", WorkloadKind.JOB), assignment("vision/labels", "GPU-a0"))
+    (training,) = (job for job in SNAPSHOT.jobs if job.id == "vision/train")
+    asked = replace(training, mode=ServiceMode.APPROVE)
+
+    def terms(job: TrainingJob) -> dict[str, Digest]:
+        return terms_of(replace(SNAPSHOT, jobs=(job,)), plan)
+
+    before = terms(asked)
+    assert list(before) == ["vision/train"]
+    assert terms(replace(asked, priority=90, memory_mib=asked.memory_mib + 1)) == before
+    for changed in ({"iterations_total": 2000}, {"worker": WorkerCommand(command=("train", "v2"))}):
+        assert terms(replace(asked, **changed)) != before
+    assert terms(replace(asked, mode=ServiceMode.AUTO)) == {}
 
 
 def _told_anew(plan: Plan, *held: ReplicaTarget) -> list[ReplicaTarget]:
