@@ -501,6 +501,20 @@ def test_budgets_are_held_against_the_month(full: World) -> None:
     assert "tight" not in _text(full, "own viewer", "/costs")
 
 
+def test_a_project_is_foretold_by_all_hours_not_by_those_in_which_it_spent(full: World) -> None:
+    with full.database.raw() as connection:
+        connection.execute(SPENT)
+        # GPUs stood idle before anybody came.
+        connection.execute(SPENT.replace("'2 hours'", "'100 hours'").replace("('replica', 'r',", "('idle', 'r',"))
+        connection.execute("UPDATE ledger_hours SET project = '', workload = '' WHERE kind = 'idle'")
+        connection.execute("INSERT INTO accounting_marks VALUES ('closed_until', date_trunc('hour', now()))")
+    full.put(kinds.BUDGET, MonthlyBudget(name="own", usd_per_month=9.0, project=ProjectName(OWN)))
+    (budget,) = full.call("GET", "/v1/budget-forecasts").json()["items"]
+    for who, path in (("viewer", f"/costs?project={OWN}"), ("own viewer", "/costs")):
+        told = re.search(r"\$([\d.\u202f]+)</a></b><span class=\"soft\">by the end of", _text(full, who, path))
+        assert float(told[1].replace("\u202f", "")) == pytest.approx(budget["usd_forecast"], abs=0.02)
+
+
 def test_people_are_called_by_their_names_and_revisions_told_apart(full: World) -> None:
     plan = full.call("POST", "/v1/plans", plain={}).json()["id"]
     full.call("POST", f"/v1/plans/{plan}/reject", "operator", plain={"comment": "no"})
