@@ -96,7 +96,8 @@ class HostProcesses:
         """Start the leader of a new session. Raises WorkerError."""
         try:
             child = _begun(invocation, log)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RuntimeError) as error:
+            # RuntimeError: no thread was left to start it from.
             raise WorkerError(f"{invocation.arguments[0]}: {error}") from error
         stat = _stat(child.pid)
         # It stays a zombie until it is waited for, so its pid cannot have come back yet.

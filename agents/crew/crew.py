@@ -54,9 +54,9 @@ class MemberTuning:
                 del self._changes[gone]
             change = self._changes.get(member.name)
             if change is None:
-                change = self._changes[member.name] = _Change(spec)
-                begun = change
+                change = begun = _Change(spec)
                 self._bench.host.aside(lambda: self._carry_out(member, begun))
+                self._changes[member.name] = change
         if not change.over.wait(WAIT_S):
             raise BusyError(f"{member.name} still takes its new batch size")
         with self._bench.lock:
@@ -308,13 +308,20 @@ def open_crew(options: CrewOptions, now_s: Callable[[], float]) -> HostCrew:
         fetch=fetch,
         connections=connections,
         free=bindable,
-        aside=lambda work: threading.Thread(target=work, name="crew-aside", daemon=True).start(),
+        aside=_aside,
         boot_id=host_boot_id(),
         users=users_of(options),
     )
     crew = build_crew(options, host, now_s)
     crew.begin()
     return crew
+
+
+def _aside(work: Callable[[], None]) -> None:
+    try:
+        threading.Thread(target=work, name="crew-aside", daemon=True).start()
+    except RuntimeError as error:
+        raise WorkerError(f"this host has no thread left: {error}") from None
 
 
 def build_crew(options: CrewOptions, host: CrewHost, now_s: Callable[[], float]) -> HostCrew:

@@ -236,7 +236,7 @@ class CrewHost:
     connections: Callable[[int], int]
     free: Callable[[int], bool]
     aside: Callable[[Callable[[], None]], None]
-    """Runs what may wait in a thread of its own."""
+    """Runs what may wait in a thread of its own. Raises WorkerError where the host has none left."""
     boot_id: str
     users: ProjectUsers | None = None
     """Of the projects whose workers run here; None: they are the agent's."""

@@ -17,7 +17,7 @@ from agents.crew.member import CrewBench, CrewMember, Phase, safe_name
 from agents.crew.metrics import read_page
 from agents.crew.web import Question, WebAnswer
 from agents.devices.base import WorkerSpec
-from agents.errors import AgentError, DeviceError
+from agents.errors import AgentError, DeviceError, WorkerError
 from agents.processes import ProcessId
 from agents.wire import WarmUpTarget
 
@@ -78,7 +78,11 @@ class Undertaker:
         if 0.0 < member.kill_at_s <= now_s and member.before_kill is not None and not member.killing:
             member.killing = True
             before_kill = member.before_kill
-            self._bench.host.aside(lambda: self._kill(member, left, before_kill))
+            try:
+                self._bench.host.aside(lambda: self._kill(member, left, before_kill))
+            except WorkerError:
+                # Whoever used up the host's threads may be this one, and nothing could be asked of a daemon now.
+                self._kill(member, left, lambda _: None)
         return now_s + ENDING_LOOK_S
 
     def _strays(self, member: CrewMember) -> tuple[ProcessId, ...]:
@@ -300,7 +304,10 @@ class Rounds:
         warm_up = member.target.warm_up
         member.phase, member.warm_ups = Phase.WARMING, 0 if warm_up is None else warm_up.requests
         if batch_untold(member.target) and not member.batch_told:
-            self._bench.host.aside(lambda: self._tell_batch(member))
+            try:
+                self._bench.host.aside(lambda: self._tell_batch(member))
+            except WorkerError as error:
+                self._start_again(member, str(error))
         else:
             self._warm(member, warm_up)
 
@@ -333,8 +340,7 @@ class Rounds:
                 return
             member.batch_told = not problem
             if problem:
-                member.problem = problem
-                member.phase, member.next_ask_s = Phase.STARTING, self._bench.now_s() + LOOK_S
+                self._start_again(member, problem)
             else:
                 self._warm(member, member.target.warm_up)
 
@@ -352,8 +358,11 @@ class Rounds:
             member.warm_ups -= 1
             self._warm(member, member.target.warm_up)
         else:
-            member.problem = f"warm-up: {answer.told()}"
-            member.phase, member.next_ask_s = Phase.STARTING, self._bench.now_s() + LOOK_S
+            self._start_again(member, f"warm-up: {answer.told()}")
+
+    def _start_again(self, member: CrewMember, problem: str) -> None:
+        member.problem = problem
+        member.phase, member.next_ask_s = Phase.STARTING, self._bench.now_s() + LOOK_S
 
     def _begin(self, member: CrewMember) -> None:
         if member.phase is Phase.WARMING:

@@ -7,11 +7,13 @@ own and is served in order; a client that misbehaves is told once and cut off.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import stat
 import struct
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +27,8 @@ RESTORE_RETRY_S = 30.0
 TURNED_AWAY_MAX = 16
 """Connections beyond the allowed ones that are at least told why."""
 SEND_TIMEOUT_S = 5.0
+USED_UP, USED_UP_S = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM), 0.2
+"""What a host says that has too little left for another connection, which passes."""
 _CREDENTIALS = struct.Struct("iII")
 
 
@@ -118,11 +122,19 @@ class HelperServer:
         while True:
             try:
                 connection, _ = listener.accept()
-            except OSError:
-                return
-            if self._threads.acquire(blocking=False):
+            except OSError as error:
+                if error.errno not in USED_UP:
+                    return
+                time.sleep(USED_UP_S)
+                continue
+            if not self._threads.acquire(blocking=False):
+                connection.close()
+                continue
+            try:
                 threading.Thread(target=self._serve_thread, args=(connection,), name="connection", daemon=True).start()
-            else:
+            except RuntimeError:
+                # The host has no thread left for it now; whoever asks will ask again.
+                self._threads.release()
                 connection.close()
 
     def _serve_thread(self, connection: socket.socket) -> None:

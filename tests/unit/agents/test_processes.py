@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
+import pytest
+
+from agents.errors import WorkerError
 from agents.mps.daemon import bound_to
-from agents.processes import ProcessId, environment_of, identify, runs
+from agents.processes import HostProcesses, Invocation, ProcessId, environment_of, identify, runs
 from tests.waiting import wait_until
 
 
@@ -37,6 +41,16 @@ def test_a_pid_used_again_is_another_process() -> None:
     mine = identify(os.getpid())
     assert mine is not None
     assert not ProcessId(mine.pid, mine.started_ticks + 1).lives
+
+
+def test_a_host_without_threads_starts_nothing_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    asked = Invocation(arguments=("/bin/true",), environment={}, working_directory=None, uid=1_900_100_000)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(WorkerError, match="thread"):
+        HostProcesses().start(asked, 2)
 
 
 def test_this_very_process_runs_the_interpreter() -> None:

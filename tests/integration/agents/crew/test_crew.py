@@ -126,6 +126,28 @@ def ask(endpoint: str | None, path: str = "/infer", body: bytes = b"{}") -> int:
         return 0
 
 
+def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a host whose processes somebody has used up."""
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+
+
+def test_where_no_thread_is_left_workers_are_ended_all_the_same(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    crew, given = place.open(), order()
+    deaf = WorkerTarget(command=("/bin/sh", "-c", "trap '' TERM; echo deaf; while :; do sleep 1; done"), stop_s=0.1)
+    crew.launch(replace(given, spec=replace(given.spec, kind="job", worker=deaf)))
+    wait_until(lambda: crew.read_log(given.spec.replica, 1, None).lines == ("deaf",), "it does not listen")
+    with monkeypatch.context() as patched:
+        no_threads(patched)
+        crew.end(given.worker, lambda _: None)
+        wait_until(lambda: crew.found() == (), "it was killed")
+    crew.launch(given)
+    wait_until(lambda: found(crew).answering, "the crew goes on")
+
+
 def alive(pids: tuple[int, ...]) -> tuple[int, ...]:
     """Which of these pids run; zombies of ours do not."""
     return tuple(each.pid for each in HostProcesses().identify(pids))

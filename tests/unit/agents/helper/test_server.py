@@ -16,7 +16,7 @@ import pytest
 from agents.errors import ConfigError
 from agents.helper.desk import Peer
 from agents.helper.protocol import LINE_BYTES_MAX, HelperAnswer, HelperRequest, Verb, decode_answer, encode_request
-from agents.helper.server import HelperRules, listen, peer_of
+from agents.helper.server import TURNED_AWAY_MAX, HelperRules, listen, peer_of
 from tests.unit.agents.builders import FakeClock
 from tests.unit.agents.helper.conftest import US, Listening, Opener
 from tests.unit.agents.helper.doubles import GPUS
@@ -60,6 +60,21 @@ def test_requests_are_answered_in_order_on_one_connection(listening: Opener) -> 
         connection.shutdown(socket.SHUT_WR)
         assert answers(connection) == [HelperAnswer(number=number) for number in range(1, 11)]
     assert [value for _, _, value in helper.office.setters.calls] == [300 + 15 * number for number in range(1, 11)]
+
+
+def test_who_comes_when_no_thread_is_left_may_come_again(listening: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    helper = listening(replace(RULES, connections_max=1), credentials=as_us)
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        for _ in range(1 + TURNED_AWAY_MAX):
+            with helper.connect() as connection:
+                assert connection.recv(1) == b""
+    with helper.connect() as connection:
+        assert told(connection, lock()).code == ""
 
 
 def test_the_kernel_says_who_connected(listening: Opener) -> None:
