@@ -48,6 +48,7 @@ from app.cli.tables import (
 )
 from app.client.documents import PROFILES, Declared, read_documents
 from headroom_client import Client, Document
+from solvers.domain.policy import DEFAULT_POLICY
 from solvers.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
@@ -323,7 +324,8 @@ def _parts(declared: Declared) -> Iterable[tuple[str, Any]]:
     if declared.kind == CHANGES:
         return declared.fields.items()
     if declared.kind == kinds.POLICY.name:
-        return [("policy", {name: item for name, item in declared.fields.items() if name != "name"})]
+        unnamed = {name: item for name, item in declared.fields.items() if (name, item) != ("name", DEFAULT_POLICY)}
+        return [("policy", unnamed)]
     if declared.kind == PROFILES:
         raise InputError(
             f"{declared.origin}: profiles stand in a document of kind changes, as `profiles` of a snapshot do"
@@ -334,6 +336,10 @@ def _parts(declared: Declared) -> Iterable[tuple[str, Any]]:
 def _add(changes: Document, name: str, part: Any, origin: str) -> None:
     """Lists and objects of several documents are joined; anything else may be said once."""
     before = changes.get(name)
+    if name == "policy" and isinstance(before, dict) and isinstance(part, dict):
+        meant = [each.get("name", DEFAULT_POLICY) for each in (before, part)]
+        if meant[0] != meant[1]:
+            raise InputError(f"{origin}: one question changes one policy, {meant[0]} or {meant[1]}")
     if before is None:
         changes[name] = part
     elif isinstance(before, list) and isinstance(part, list):

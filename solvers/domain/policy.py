@@ -213,6 +213,10 @@ class PlannerSetting:
             check_finite("value", self.value)
 
 
+DEFAULT_POLICY = PolicyName("default")
+"""Decides on whatever is in no pool."""
+
+
 @value
 class Policy:
     """A named planning policy. `planners` is the chain, tried in order; its implicit end is keeping the target."""

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from app import kinds
 from app.records import record
 from app.services.declared.tokens import Deed
-from app.services.planning.snapshots import DEFAULT_POLICY, read_bound_policies, read_policy
+from app.services.planning.snapshots import read_bound_policies, read_policy
 from app.store import documents, plans, targets
 from solvers.cycle.owners import StandingOwners
 from solvers.domain.bounds import AskedTogether
@@ -26,7 +26,7 @@ from solvers.domain.codec import Plain, from_plain
 from solvers.domain.device import ColocationClass, Device, Node
 from solvers.domain.ids import DeviceId, GpuTypeName, NodeId, PolicyName, ProjectName, WorkloadId
 from solvers.domain.ownership import Owners, by_name, claims_on, device_owners, gpus_of
-from solvers.domain.policy import Policy, governor_of
+from solvers.domain.policy import DEFAULT_POLICY, Policy, governor_of
 from solvers.domain.workload import OfflineTask, Service, TrainingJob, Work
 from solvers.planners import registry
 

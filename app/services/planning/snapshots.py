@@ -25,9 +25,9 @@ from app.store.telemetry import DemandRow, DeviceRow, ReplicaRow
 from solvers.domain.codec import from_plain
 from solvers.domain.device import Device, GpuType, Node, PowerCap
 from solvers.domain.grouping import grouped
-from solvers.domain.ids import ClusterName, DeviceId, NodeId, PolicyName, ReplicaId, ServiceId, WorkloadId
+from solvers.domain.ids import ClusterName, DeviceId, NodeId, ReplicaId, ServiceId, WorkloadId
 from solvers.domain.ownership import by_name
-from solvers.domain.policy import Policy
+from solvers.domain.policy import DEFAULT_POLICY, Policy
 from solvers.domain.profile import Profile
 from solvers.domain.snapshot import JobStatus, NodeStatus, Replica, ReplicaState, Snapshot
 from solvers.domain.telemetry import (
@@ -41,7 +41,6 @@ from solvers.domain.telemetry import (
 )
 from solvers.domain.workload import ModelVariant, OfflineTask, Project, Service, TrainingJob, WorkloadKind
 
-DEFAULT_POLICY = PolicyName("default")
 DEMAND_WINDOW_S = 60.0
 """The mean demand is that of this window; a service that no edge reported for so long counts as declared."""
 

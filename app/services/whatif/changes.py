@@ -20,7 +20,7 @@ from app.records import record_of
 from solvers.domain.bounds import exceeded
 from solvers.domain.codec import Plain, from_plain, to_plain
 from solvers.domain.device import Device, GpuType, Node, Offer, PowerCap, PowerScope, PriceKind, PriceRow
-from solvers.domain.ids import DeviceId, GpuTypeName, NodeId, ServiceId, WorkloadId
+from solvers.domain.ids import DeviceId, GpuTypeName, NodeId, PolicyName, ServiceId, WorkloadId
 from solvers.domain.policy import Policy
 from solvers.domain.profile import Profile
 from solvers.domain.snapshot import NodeStatus, Snapshot
@@ -114,7 +114,7 @@ class Changes:
     power_caps_removed: tuple[CapName, ...] = ()
     prices: tuple[PriceChange, ...] = ()
     policy: Mapping[str, object] = field(default_factory=dict)
-    """Fields of the policy by name; those not named stay."""
+    """Fields of a policy by name; those not named stay. `name` says which, where it is not the one by default."""
 
     def __post_init__(self) -> None:
         added = sum(item.gpus for item in self.nodes_added)
@@ -241,11 +241,22 @@ class _Picture(Faults):
         }
 
     def _put_policy(self, fields: Mapping[str, object]) -> None:
-        standing = cast("dict[str, object]", to_plain(self._snapshot.policy))
+        """Other fields of the policy that decides by default, or of the one that is named, which may be new."""
+        default = self._snapshot.policy
+        standing = {item.name: item for item in (*self._snapshot.policies, default)}
+        name = str(fields.get("name", default.name))
+        before = cast("dict[str, object]", to_plain(standing[PolicyName(name)])) if name in standing else {}
         try:
-            policy = from_plain(Policy, cast("Plain", {**standing, **fields}))
+            policy = from_plain(Policy, cast("Plain", {**before, **fields}))
+            if policy.pool is None:
+                self._known("policy", name, standing, "/policy/name")
+            elif name == default.name:
+                self.add("/policy/pool", f"the policy {name} has whatever is in no pool, and none of its own")
             self._all_known("planner", policy.planners, registry.names(), "/policy/planners/{}")
-            self._set(policy=policy)
+            if name == default.name:
+                self._set(policy=policy)
+            else:
+                self._set(policies=merged(self._snapshot.policies, (policy,), attrgetter("name")))
             registry.check_settings(policy)
         except FieldError as error:
             self.add(f"/policy{error.field}", error.message)

@@ -101,6 +101,13 @@ def test_a_server_is_sent_the_changes_and_how_to_plan(files: Path, api: Api, hea
     assert "planner" not in sent
 
 
+def test_a_policy_with_a_pool_is_sent_by_its_name(files: Path, api: Api, headroom: Headroom) -> None:
+    (files / "edge.yaml").write_text("kind: policy\nname: edge\npool: {gpu_types: [t4]}\nutilisation_max: 0.8\n")
+    headroom("simulate", "-f", f"{files}/edge.yaml")
+    fields = {"name": "edge", "pool": {"gpu_types": ["t4"]}, "utilisation_max": 0.8}
+    assert api.body()["changes"] == {"policy": fields}
+
+
 def test_what_the_server_points_at_is_told(files: Path, api: Api, headroom: Headroom) -> None:
     problem = {
         "status": 422, "code": "field-invalid", "detail": "there is no node z",
@@ -125,6 +132,10 @@ WRONG: dict[str, tuple[str, str]] = {
     "form": ("rates: [{service: demo/vision}]", "/rates/0/factor: say either factor or rate_rps"),
     "profiles": ("kind: profiles\npoints: []", "profiles stand in a document of kind changes"),
     "twice": ("rate_factor: 2\n---\nrate_factor: 3", "`rate_factor` is said twice"),
+    "policies": (
+        "policy: {seed: 2}\n---\nkind: policy\nname: edge\npool: {gpu_types: [t4]}",
+        "one question changes one policy, edge or default",
+    ),
     "kind": ("kind: surprise\nname: x", "unknown kind 'surprise'"),
     "text": ("5", "expected an object"),
     "nothing": ("rate_factor: 1", "there is nothing to simulate"),

@@ -10,6 +10,8 @@ from app.errors import FieldsError
 from app.services.whatif.changes import Changes, apply_changes, changes_of
 from solvers.domain.codec import Plain, digest, to_plain
 from solvers.domain.device import PowerCap, PowerScope, PriceKind
+from solvers.domain.ids import GpuTypeName, PolicyName
+from solvers.domain.policy import Policy, Pool
 from solvers.domain.telemetry import DemandOrigin
 from solvers.errors import FieldError
 from tests import builders
@@ -105,6 +107,18 @@ def test_caps_prices_and_policy() -> None:
     assert added is not None
     assert added.usd_per_h == 0.2
     assert after.policy == replace(PICTURE.policy, utilisation_max=0.9, planners=("greedy",))
+
+
+def test_a_policy_of_another_name_changes_that_one_alone() -> None:
+    edge = Policy(name=PolicyName("edge"), pool=Pool(gpu_types=(GpuTypeName("t4"),)))
+    before = replace(PICTURE, policies=(edge,))
+    after = apply_changes(before, changed(policy={"name": "edge", "utilisation_max": 0.9}))
+    assert after.policy == before.policy
+    assert after.policies == (replace(edge, utilisation_max=0.9),)
+    new: Plain = {"name": "core", "pool": {"gpu_types": ["l4"]}}
+    assert [item.name for item in apply_changes(before, changed(policy=new)).policies] == ["core", "edge"]
+    assert list(faults_of(changed(policy={"name": "egde", "utilisation_max": 0.9}))) == ["/policy/name"]
+    assert list(faults_of(changed(policy={"pool": {"gpu_types": ["l4"]}}))) == ["/policy/pool"]
 
 
 def test_settings_of_planners_are_checked_as_in_a_policy() -> None:
