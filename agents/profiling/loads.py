@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 60.0
 CLIENTS_MAX = 512
+_PIECE_BYTES = 65536
 
 
 @dataclass(slots=True)
@@ -55,10 +56,13 @@ class ClientLoad:
         return seen
 
     def close(self) -> None:
-        """Stop; requests under way are waited for."""
+        """Stop; requests under way are waited for, all together no longer than one may take. Who is left then ends with
+        the worker's process.
+        """
         self._stop.set()
+        until_s = time.monotonic() + TIMEOUT_S
         for thread in self._threads:
-            thread.join(TIMEOUT_S)
+            thread.join(max(0.0, until_s - time.monotonic()))
 
     def _client(self) -> None:
         connection = self._connection()
@@ -76,7 +80,10 @@ class ClientLoad:
             else:
                 connection.request("GET", self._request.path)
             response = connection.getresponse()
-            response.read()
+            # What is answered is the tenant's to say, and may have no end: nothing of it is kept.
+            while response.read1(_PIECE_BYTES):
+                pass
+            response.close()
             if response.status >= 400:
                 problem = f"status {response.status}"
         except (OSError, http.client.HTTPException) as error:

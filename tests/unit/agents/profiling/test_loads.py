@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import tracemalloc
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -99,6 +101,75 @@ def test_failures_are_counted_and_named(server: Server) -> None:
     load.close()
     assert seen.latencies_ms == []
     assert seen.first_failure == "status 503"
+
+
+class Endless(Handler):
+    """Answers without end: as much as is taken, or so little that no time-out of a socket ever comes."""
+
+    server: Pouring
+
+    def do_POST(self) -> None:
+        self.send_response(200)
+        self.send_header("Connection", "close")
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            while not self.server.over.wait(self.server.pause_s):
+                self.wfile.write(self.server.piece)
+                self.server.sent += len(self.server.piece)
+
+
+class Pouring(ThreadingHTTPServer):
+    daemon_threads = True
+    pause_s, piece, sent = 0.0, b"x" * 2**20, 0
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Endless)
+        self.over = threading.Event()
+
+
+@pytest.fixture
+def pouring() -> Iterator[Pouring]:
+    made = Pouring()
+    thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield made
+    made.over.set()
+    made.shutdown()
+    thread.join()
+    made.server_close()
+
+
+def test_an_answer_without_end_takes_no_memory(pouring: Pouring) -> None:
+    tracemalloc.start()
+    try:
+        load = ClientLoad(f"http://127.0.0.1:{pouring.server_address[1]}", POST, 1)
+        wait_until(lambda: pouring.sent > 64 * 2**20, "more came than may be kept")
+        assert tracemalloc.get_traced_memory()[1] < 16 * 2**20
+    finally:
+        tracemalloc.stop()
+    pouring.over.set()
+    load.close()
+
+
+def test_clients_that_are_still_answered_are_waited_for_once_not_each(
+    pouring: Pouring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agents.profiling.loads.TIMEOUT_S", 0.5)
+    pouring.pause_s, pouring.piece = 0.1, b"x"
+    load = ClientLoad(f"http://127.0.0.1:{pouring.server_address[1]}", POST, 3)
+    wait_until(lambda: pouring.sent > 3, "they are answered")
+    waited: list[float] = []
+    join = threading.Thread.join
+
+    def note(thread: threading.Thread, timeout: float | None = None) -> None:
+        waited.append(timeout or 0.0)
+        join(thread, timeout)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "join", note)
+        load.close()
+    assert waited == sorted(waited, reverse=True)
+    assert len(set(waited)) == len(waited)
 
 
 def test_nobody_there_is_a_failure() -> None:
