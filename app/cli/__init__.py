@@ -27,7 +27,7 @@ def plainly(error: UnicodeError) -> tuple[str, int]:
     return "".join(PLAIN.get(each, "?") for each in error.object[error.start : error.end]), error.end
 
 
-class Unread(io.FileIO):
+class RemarkStream(io.FileIO):
     """Where remarks go: once nobody reads them any more, nowhere. Whoever remarks has other things to do."""
 
     def write(self, content: Any) -> int:
@@ -56,7 +56,7 @@ def ready_streams() -> None:
         elif name == "stdout":
             stream.reconfigure(errors="headroom.plain")
         else:
-            own = io.BufferedWriter(Unread(stream.fileno(), "w", closefd=False))
+            own = io.BufferedWriter(RemarkStream(stream.fileno(), "w", closefd=False))
             sys.stderr = io.TextIOWrapper(own, stream.encoding, stream.errors, line_buffering=True)
 
 

@@ -209,11 +209,7 @@ def _written(word: str) -> _Written | None:
 
 def _get_written(client: Client, written: _Written, words: Sequence[str], limit: int | None, output: Format) -> None:
     if words and written.key:
-        key = [part for word in words for part in word.split("/") if part]
-        if len(key) != len(written.key):
-            raise InputError(f"one of {written.route} is named {'/'.join(written.key).upper()}, got {'/'.join(words)}")
-        path = "/".join(("/v1", written.route, *(quote(part, safe=":") for part in key)))
-        item = client.call("GET", path).body
+        item = client.call("GET", _path(written, words)).body
         shown: Any = item
         for part in written.parts.split(".") if written.parts else ():
             shown = shown[part]
@@ -224,6 +220,15 @@ def _get_written(client: Client, written: _Written, words: Sequence[str], limit:
     subject = "/".join(words) or None
     items = list(islice(client.items(written.route, subject=subject, limit=most), most))
     show(items, output, listed(written.columns, items))
+
+
+def _path(written: _Written, words: Sequence[str]) -> str:
+    """Where one of it is. Raises InputError when the key has another shape."""
+    key = [part for word in words for part in word.split("/") if part]
+    if len(key) != len(written.key):
+        named = "/".join(written.key).upper()
+        raise InputError(f"one of {written.route} is named {named}, got {'/'.join(words) or 'nothing'}")
+    return "/".join(("/v1", written.route, *(quote(part, safe=":") for part in key)))
 
 
 def _as_file(kind: Kind, item: Document) -> Document:
@@ -360,9 +365,9 @@ def delete(
         if files:
             _each(client, list(reversed(_read(files))), delete_document, output)
         elif names and names[0].partition("/")[0] in ("profile", PROFILES):
-            key = _profile_key(names)
-            client.call("DELETE", f"/v1/profiles/{key}")
-            typer.echo(f"{DocumentOutcome.DELETED} profile/{key}")
+            path = _path(_WRITTEN["profile"], [part for name in names for part in name.split("/")][1:])
+            client.call("DELETE", path)
+            typer.echo(f"{DocumentOutcome.DELETED} profile/{path.removeprefix('/v1/profiles/')}")
         else:
             kind, parts = kind_and_key(names or ())
             with told_near(client, kind, parts):
@@ -393,25 +398,30 @@ def _read_or_judged(files: list[str] | None, server: str | None, token: str | No
 def _each(client: Client, documents: Sequence[Declared], act: Any, output: Format) -> None:
     """Do one thing to every document, go on after a failure, and say what became of each, however it ends."""
     results = [{"document": document.label, "outcome": "not sent"} for document in documents]
-    failures: list[HeadroomError | ClientError] = []
+    failures: list[Exit] = []
     try:
         for document, line in zip(documents, results, strict=True):
-            line["outcome"] = "unknown"
-            try:
-                line["outcome"] = act(client, document).value
-            except (HeadroomError, ClientError) as error:
-                if (code := exit_code_of(error)) is Exit.UNREACHABLE:
-                    raise
-                line["outcome"] = "failed"
-                if code is Exit.REFUSED:
-                    raise
-                failures.append(error)
-                for told in _placed(document, error):
-                    typer.echo(f"headroom: {told}", err=True)
+            failures += _failed(client, document, act, line)
     finally:
         _show_lines(results, output)
     if failures:
-        raise CommandError(f"{len(failures)} of {len(results)} documents failed", exit_code_of(failures[0]))
+        raise CommandError(f"{len(failures)} of {len(results)} documents failed", failures[0])
+
+
+def _failed(client: Client, document: Declared, act: Any, line: dict[str, str]) -> list[Exit]:
+    """Do it. How it failed, which is told; what depends on what failed will say so itself."""
+    line["outcome"] = "unknown"
+    try:
+        line["outcome"] = act(client, document).value
+    except (HeadroomError, ClientError) as error:
+        code = exit_code_of(error)
+        line["outcome"] = "unknown" if code is Exit.UNREACHABLE else "failed"
+        if code in (Exit.UNREACHABLE, Exit.REFUSED):
+            raise
+        for told in _placed(document, error):
+            typer.echo(f"headroom: {told}", err=True)
+        return [code]
+    return []
 
 
 def _show_lines(results: Sequence[Mapping[str, str]], output: Format) -> None:
@@ -428,21 +438,13 @@ def _placed(document: Declared, error: HeadroomError | ClientError) -> list[str]
     return [document.complaint("", f"{document.label}: {sentence_of(error)}")]
 
 
-def _profile_key(names: Sequence[str]) -> str:
-    key = [part for name in names for part in name.split("/") if part][1:]
-    if len(key) != 2:
-        raise InputError(f"a profile is named MODEL/GPU-TYPE, got {'/'.join(key) or 'nothing'}")
-    return "/".join(quote(part, safe="") for part in key)
-
-
 def edit(
     names: Annotated[list[str], typer.Argument(help="KIND KEY, e.g. service vision/resnet50.")],
     server: Server = None,
     token: Token = None,
 ) -> None:
-    """Open a document in $VISUAL or $EDITOR and put what was made of it, unless somebody changed it meanwhile.
-
-    What is refused stays in a file, which is named.
+    """Open a document in $VISUAL or $EDITOR and put what was made of it, unless somebody changed it meanwhile. What is
+    refused stays in a file, which is named.
     """
     kind, key = kind_and_key(names)
     with connect(server, token) as client:

@@ -112,9 +112,10 @@ def version(output: Output = Format.TABLE) -> None:
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command. A reader that has seen enough of one that goes on without end is no failure."""
+    status: int = Exit.OK
     with outliving_readers():
-        return _ran(arguments)
-    return Exit.OK
+        status = _ran(arguments)
+    return status  # noqa: RET504 - it stands where the reader left
 
 
 def _ran(arguments: Sequence[str] | None) -> int:
