@@ -168,8 +168,8 @@ def test_clients_that_are_still_answered_are_waited_for_once_not_each(
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "join", note)
         load.close()
-    assert waited == sorted(waited, reverse=True)
-    assert len(set(waited)) == len(waited)
+    assert len(waited) == 3
+    assert sum(waited) <= 0.5
 
 
 def test_nobody_there_is_a_failure() -> None:
