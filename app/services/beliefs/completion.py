@@ -94,7 +94,7 @@ _Pressing = tuple[Suite, tuple[ModelName, ...], float]
 
 
 @dataclass(slots=True)
-class _Made:
+class _Completed:
     """What was made by one belief: profiles by what was asked, and how models press."""
 
     belief: Belief
@@ -105,7 +105,7 @@ class _Made:
 class Completion:
     def __init__(self, beliefs: Beliefs) -> None:
         self._beliefs = beliefs
-        self._kept: _Made | None = None
+        self._kept: _Completed | None = None
 
     def complete(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot with a profile for every model that a service or task may need on every GPU type there is, by
@@ -116,7 +116,7 @@ class Completion:
         lacking = [key for key in wanted if not is_measured(profiles.get(key), types[key[1]])]
         try:
             made = self._made(snapshot)
-            found = {key: _one(made, snapshot, types[key[1]], key[0], profiles.get(key)) for key in lacking}
+            found = {key: _profile_of(made, snapshot, types[key[1]], key[0], profiles.get(key)) for key in lacking}
             profiles.update({key: profile for key, profile in found.items() if profile is not None})
             profiles.update(_pressed(made, snapshot, {key: profiles[key] for key in wanted if key in profiles}))
         except TransientError:
@@ -126,17 +126,17 @@ class Completion:
             return snapshot
         return replace(snapshot, profiles=tuple(profiles[key] for key in sorted(profiles)))
 
-    def _made(self, snapshot: Snapshot) -> _Made:
+    def _made(self, snapshot: Snapshot) -> _Completed:
         """What was made by the present belief, to be added to; a copy where the picture declares what is not stored."""
         belief, kept = self._beliefs.belief(), self._kept
         if kept is None or kept.belief is not belief:
             # Plans are not to be disturbed by every outcome that moves the third digit.
-            kept = self._kept = _Made(belief, pressing={} if kept is None else kept.pressing.copy())
+            kept = self._kept = _Completed(belief, pressing={} if kept is None else kept.pressing.copy())
         declared = belief.declared(snapshot.models, snapshot.gpu_types)
-        return kept if declared is belief else _Made(declared, pressing=kept.pressing.copy())
+        return kept if declared is belief else _Completed(declared, pressing=kept.pressing.copy())
 
 
-def _pressed(made: _Made, snapshot: Snapshot, profiles: dict[_Key, Profile]) -> dict[_Key, Profile]:
+def _pressed(made: _Completed, snapshot: Snapshot, profiles: dict[_Key, Profile]) -> dict[_Key, Profile]:
     """The profiles that say nothing of neighbours, with what is believed of them."""
     models: dict[GpuTypeName, list[ModelName]] = defaultdict(list)
     for model, gpu_type in sorted(profiles):
@@ -156,8 +156,8 @@ def _pressed(made: _Made, snapshot: Snapshot, profiles: dict[_Key, Profile]) -> 
     return told
 
 
-def _one(
-    made: _Made, snapshot: Snapshot, gpu_type: GpuType, model: ModelName, profile: Profile | None
+def _profile_of(
+    made: _Completed, snapshot: Snapshot, gpu_type: GpuType, model: ModelName, profile: Profile | None
 ) -> Profile | None:
     asked = Asked(model=model, gpu_type=gpu_type, profile=profile, policy=snapshot.policy)
     key = (model, gpu_type.name)

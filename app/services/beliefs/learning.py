@@ -103,7 +103,7 @@ def _outcomes(
 ) -> Iterable[Outcome]:
     device = fleet.devices[board.uuid]
     gpu_type = fleet.gpu_types.get(device.gpu_type)
-    if gpu_type is None or not all(map(_possible, found)):
+    if gpu_type is None or not all(map(_believable, found)):
         return
     asked = fleet.clocks_mhz_asked.get(board.uuid)
     clock_mhz = 0.5 * (board.clock_mhz_sm_min + board.clock_mhz_sm_max)
@@ -148,7 +148,7 @@ def _outcomes(
         )
 
 
-def _possible(row: ReplicaMinute) -> bool:
+def _believable(row: ReplicaMinute) -> bool:
     """Whether any process executes such batches in such a time. Of a report that errs there nothing on the device is
     believed, and nobody else's learning ends with it.
     """
