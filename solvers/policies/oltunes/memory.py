@@ -36,12 +36,12 @@ trains at every miss.
 
 @value
 class SeenOutcome:
-    """One outcome: a configuration and the measured time of its batches."""
+    """One outcome: a configuration, its share of a whole GPU's SMs, and the measured time of its batches."""
 
     model: ModelName
     gpu_type: GpuTypeName
     batch: int
-    share_pct: int
+    share_pct: float
     batch_ms: float
 
 
@@ -112,9 +112,12 @@ class Flight:
     model: ModelName
     batch: int
     share_pct: int
+    """Of the device."""
     predicted_ms: float
     group: int
     affinity: float | None = None
+    sm_part: float = 1.0
+    """Of a whole GPU, that the device is."""
     stood: bool = False
     """Whether a snapshot has shown it there."""
     first: ProgressLook | None = None
@@ -224,7 +227,7 @@ def _seen(flight: Flight, measured_ms: float) -> SeenOutcome:
         model=flight.model,
         gpu_type=flight.gpu_type,
         batch=flight.batch,
-        share_pct=flight.share_pct,
+        share_pct=flight.share_pct * flight.sm_part,
         batch_ms=measured_ms,
     )
 

@@ -365,6 +365,7 @@ def _flight(
         predicted_ms=float(waiting.rated.latency_ms[joined.row]),
         group=joined.group,
         affinity=joined.affinity,
+        sm_part=cycle.draft.fleet.class_at(placed.seat.device).sm_part,
     )
 
 

@@ -103,10 +103,11 @@ class CandidateJudge:
         classes = self.draft.fleet.classes
         types = [classes[number].gpu_type for number in options.device_class]
         parts = np.array([classes[number].sm_part for number in options.device_class])
-        queries = Queries.of(asked.need.model, types, options.batch, options.share_pct * parts)
+        share_pct = options.share_pct * parts
+        queries = Queries.of(asked.need.model, types, options.batch, share_pct)
         latency_ms, throughput_rps = self._predicted(queries, options.latency_ms, options.capacity_rps)
         took_ms = latency_ms if asked.inputs is None else run_ms(asked.inputs, options.batch, latency_ms)
-        epc = self._epc(types, options, took_ms)
+        epc = self._epc(types, share_pct, options.memory_mib, took_ms)
         promised_ms = took_ms if asked.inputs is None else MS_PER_S * asked.inputs / options.capacity_rps
         in_time = promised_ms <= asked.deadline_ms
         if asked.inputs is None:
@@ -153,14 +154,15 @@ class CandidateJudge:
         met = latency.support & np.isfinite(latency.mean) & np.isfinite(throughput.mean)
         return np.where(met, latency.mean, latency_ms), np.where(met, throughput.mean, capacity_rps)
 
-    def _epc(self, types: list[GpuTypeName], options: Options, run_ms: Floats) -> Floats:
+    def _epc(self, types: list[GpuTypeName], share_pct: Floats, memory_mib: Whole, run_ms: Floats) -> Floats:
+        """By the parts of a whole GPU, whose power it is."""
         known = [self.gpu_types[name] for name in types]
         return epc_score(
             PowerTerms(
                 idle_w=self.parameters.idle_w,
                 tdp_w=np.array([kind.tdp_w for kind in known]),
-                sm_utilisation=options.share_pct / 100.0,
-                memory_used=options.memory_mib / np.array([float(kind.memory_mib) for kind in known]),
+                sm_utilisation=share_pct / 100.0,
+                memory_used=memory_mib / np.array([float(kind.memory_mib) for kind in known]),
                 latency_s=run_ms / MS_PER_S,
             )
         )

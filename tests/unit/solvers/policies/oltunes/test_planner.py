@@ -12,12 +12,16 @@ import pytest
 from solvers.domain.arrays import Floats
 from solvers.domain.evidence import ReasonCode, SilentReporter
 from solvers.domain.plan import Plan, Proposal
+from solvers.domain.snapshot import Snapshot
+from solvers.domain.workload import OfflineTask
 from solvers.errors import FieldError
 from solvers.models.base import Queries
+from solvers.planners.case import Case
+from solvers.planners.draft import Draft
 from solvers.policies.oltunes import memory
 from solvers.policies.oltunes.parameters import OltunesParameters
 from solvers.policies.oltunes.planner import Oltunes
-from solvers.policies.oltunes.rating import CandidateJudge
+from solvers.policies.oltunes.rating import CandidateJudge, CandidateQuestion
 from solvers.verify.checks import is_fatal, verify
 from tests import builders
 from tests.unit.lab.benches.tasks.course import Course, facts, of, picture, task
@@ -173,6 +177,44 @@ def test_a_finished_task_teaches_one_step() -> None:
     assert course.memory.lessons.lessons == 1
     assert course.memory.solo != before.solo
     assert course.memory.known == ()
+
+
+def sliced(*tasks: OfflineTask) -> Snapshot:
+    before = picture(tasks, ("v100",))
+    return replace(before, devices=(*before.devices, builders.mig_slice("a", 1, "v100", 2)))
+
+
+def test_a_task_on_a_slice_teaches_of_the_share_of_a_gpu_that_it_had() -> None:
+    course = Course(sliced(task("one")))
+    placed = of(course.cycle({"one": 1_000}), "one")
+    course.cycle({"one": 2_500})
+    course.cycle({"one": 6_000})
+    (seen,) = memory.hear(course.memory, course.picture, course.planner.parameters).lessons.pending
+    part = course.picture.devices[1].sm_count / builders.gpu_type("v100").sm_count
+    assert (placed.device, part < 0.5) == (course.picture.devices[1].id, True)
+    assert seen.share_pct == pytest.approx(part * placed.share_pct_sm)
+
+
+def test_estimated_power_of_a_slice_is_that_of_its_part_of_the_gpu() -> None:
+    course = Course(sliced(task("one")))
+    case = Case.of(builders.request(course.picture))
+    judge = CandidateJudge(
+        draft=Draft.of(builders.request(course.picture), case),
+        solo=None,
+        gpu_types=course.picture.gpu_types_by_name(),
+        load=0.5,
+        group_max=4,
+        parameters=course.planner.parameters,
+    )
+    (need,) = case.needs
+    rated = judge.rate(CandidateQuestion(need=need, latency_weight=0.3, deadline_ms=6e5, inputs=6_000.0))
+    assert rated is not None
+    options, shape, slice_ = judge.draft.options(need), builders.gpu_type("v100"), course.picture.devices[1]
+    rows = options.device_class == judge.draft.fleet.class_of[judge.draft.fleet.index[slice_.id]]
+    share, used = slice_.sm_count / shape.sm_count * options.share_pct / 100.0, options.memory_mib / shape.memory_mib
+    wanted = 60.0 + (shape.tdp_w - 60.0) * share * used * rated.run_ms / 1000.0
+    assert rows.any()
+    assert rated.epc[rows] == pytest.approx(wanted[rows])
 
 
 def test_missing_by_more_than_theta_trains_again(monkeypatch: pytest.MonkeyPatch) -> None:
