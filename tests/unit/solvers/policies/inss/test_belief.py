@@ -66,6 +66,23 @@ def test_columns_are_listed_with_a_usual_neighbour_on_the_rest() -> None:
     assert pressed.beside_usual(*together[0]).launch_ms == pressed.beside(0, together[:2]).launch_ms > 0.0
 
 
+def test_the_rest_of_a_slice_is_no_more_than_the_slice() -> None:
+    """Who would fill it, and the usual neighbour, do the same to a replica."""
+    services = [builders.service(name, model=name, slo=builders.slo(400.0)) for name in ("bert", "resnet50")]
+    slice_ = builders.mig_slice("a", 1, "v100", 3)
+    made = builders.snapshot([builders.device("a", 0, "v100"), slice_], services)
+    made = replace(made, profiles=tuple(replace(item, interference=None) for item in made.profiles))
+    case = Case.of(builders.request(made))
+    draft, belief = Draft.of(builders.request(made), case), InssBelief(case=case)
+    number = int(draft.fleet.class_of[draft.fleet.index[slice_.id]])
+    first, second = (
+        (need, draft.option(need, int(np.flatnonzero(draft.options(need).device_class == number)[0])))
+        for need in draft.needs
+    )
+    filling = second[0], replace(second[1], share_pct=100 - first[1].share_pct)
+    assert belief.beside_usual(*first).factor == pytest.approx(belief.beside(0, [first, filling]).factor)
+
+
 def test_sensitivity_is_learned_from_how_a_model_suffers() -> None:
     """Pressure rises with the share as L2 use does: excess 1.2 x 0.25 of the whole device over its use of 0.3, but for
     the few rows that the usual weighs. No neighbour costs anything by being there.
