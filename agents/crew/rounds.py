@@ -31,6 +31,9 @@ ENDING_LOOK_S = 0.1
 LOOK_FAR_S = 1.0
 """Between looks at every process's environment, which cost."""
 KILL_AGAIN_S = 1.0
+TAKE_OFF_S = 10.0
+"""So long processes are taken off their server, all together; the rest is killed as it is. There may be thousands, or a
+daemon that answers none of its questions."""
 
 
 class Undertaker:
@@ -94,8 +97,10 @@ class Undertaker:
 
     def _kill(self, member: CrewMember, left: tuple[ProcessId, ...], before_kill: Callable[[int], None]) -> None:
         """May wait for a daemon: in a thread of its own, without the lock."""
-        problem = ""
+        problem, until_s = "", self._bench.now_s() + TAKE_OFF_S
         for each in left:
+            if self._bench.now_s() > until_s:
+                break
             try:
                 before_kill(each.pid)
             except AgentError as error:

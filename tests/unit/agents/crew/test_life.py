@@ -15,6 +15,7 @@ from agents.crew.web import WebAnswer
 from agents.devices.base import WorkerState
 from agents.errors import (
     BusyError,
+    DeviceTimeoutError,
     NotFoundError,
     NotSupportedError,
     OutOfRangeError,
@@ -281,6 +282,28 @@ def test_a_daemon_that_does_not_answer_keeps_nobody_alive(world: World) -> None:
     crew.end(only(crew).reading.worker, broken)
     world.run(crew, 10.0 + KILL_AGAIN_S, step_s=0.5)
     assert crew.found() == ()
+
+
+def test_a_daemon_that_hangs_does_not_keep_each_of_many_processes_alive(world: World) -> None:
+    crew = serving(world)
+    (process,) = world.processes.living
+    for _ in range(200):
+        world.processes.spawn(process.pid)
+    world.processes.deaf = True
+    asked: list[int] = []
+
+    def hang(pid: int) -> None:
+        asked.append(pid)
+        world.now += 3.0
+        raise DeviceTimeoutError("the daemon does not answer")
+
+    crew.end(only(crew).reading.worker, hang)
+    world.run(crew, 9.9)
+    began_s = world.now
+    world.run(crew, 1.0)
+    assert crew.found() == ()
+    assert world.now - began_s < 20.0
+    assert len(asked) == 4
 
 
 def test_ends_are_asked_once(world: World) -> None:
