@@ -230,3 +230,10 @@ def put_state(session: Session, planner: str, version: str, state: bytes) -> Dig
     session.execute(put_over(planner_states, row, ("planner", "version", "digest")))
     session.execute(named("trim_states"), {"planner": planner, "version": version, "bytes_max": STATES_BYTES_MAX})
     return digest
+
+
+def delete_older_states(session: Session, days: float) -> int:
+    """Delete states in whose place their planner kept another longer ago, of whichever version: the cycles that were
+    handed them are gone, too. Returns how many.
+    """
+    return len(session.execute(named("forget_states"), {"days": days}).all())

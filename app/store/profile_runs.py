@@ -8,12 +8,12 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
-from sqlalchemy import case, func, insert, select, update
+from sqlalchemy import case, delete, func, insert, select, update
 from sqlalchemy.orm import Session
 
 from app.records import record
 from app.store.pages import Listing, PageOrder, StoredPage, read_page
-from app.store.sql import changed, from_row, interval, one, records
+from app.store.sql import DAY_S, ago, changed, from_row, interval, one, records
 from app.store.tables import profile_runs as runs
 from solvers.errors import NotFoundError
 
@@ -135,6 +135,11 @@ def cancel(session: Session, run_id: int) -> bool:
     statement = update(runs).where(runs.c.id == run_id, runs.c.state.in_(ACTIVE))
     values = {"state": RunState.CANCELLED, "ended_at": func.now()}
     return changed(session, statement.values(values)) > 0
+
+
+def delete_older(session: Session, days: float) -> int:
+    """Forget runs that ended longer ago: what they measured is in the profiles. Returns how many."""
+    return changed(session, delete(runs).where(runs.c.ended_at < ago(days * DAY_S)))
 
 
 def _alive() -> tuple[Any, ...]:

@@ -13,13 +13,27 @@ from datetime import datetime
 from enum import StrEnum
 from functools import partial
 
-from sqlalchemy import ARRAY, ColumnElement, LargeBinary, and_, any_, bindparam, case, func, insert, or_, select, update
+from sqlalchemy import (
+    ARRAY,
+    ColumnElement,
+    LargeBinary,
+    and_,
+    any_,
+    bindparam,
+    case,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.orm import Session
 
 from app.records import record, record_of
 from app.store.pages import Listing, PageOrder, StoredPage, read_page
-from app.store.sql import changed, from_row, interval, named, one, records
-from app.store.tables import join_uses, tokens
+from app.store.sql import DAY_S, ago, changed, from_row, interval, named, one, records
+from app.store.tables import events, join_uses, tokens
 from solvers.errors import NotFoundError
 
 LAST_USED_PRECISION_S = 60.0
@@ -210,14 +224,19 @@ def live_of_project(session: Session, project: str) -> tuple[str, ...]:
 
 
 def name_of(session: Session, actor: str) -> str:
-    """Who did something, as people know them: by their token's name, which stays, and not its id; planners by their
-    host.
+    """Who did something, as people know them: by their token's name, which stays in the audit trail when the token is
+    forgotten, and not its id; planners by their host.
     """
     kind, _, token_id = actor.partition(":")
     if PLANNER.fullmatch(actor):
         return f"planner on {kind}"
+    if kind != "token":
+        return actor
     mine = select(tokens.c.name).where(tokens.c.id == token_id)
-    return (session.scalar(mine) if kind == "token" else None) or actor
+    made = select(events.c.facts["name"].astext).where(
+        events.c.subject == f"tokens/{token_id}", events.c.name == "token.created"
+    )
+    return session.scalar(mine) or session.scalar(made.limit(1)) or actor
 
 
 def revoke_of_subject(session: Session, purpose: Purpose, subject: str, *, keep: str | None = None) -> int:
@@ -226,6 +245,12 @@ def revoke_of_subject(session: Session, purpose: Purpose, subject: str, *, keep:
     if keep is not None:
         statement = statement.where(tokens.c.id != keep)
     return changed(session, statement.values(revoked_at=func.now()))
+
+
+def delete_older(session: Session, days: float) -> int:
+    """Forget tokens that ended longer ago, with who joined or signed in with them; returns how many."""
+    over = func.least(tokens.c.expires_at, tokens.c.revoked_at) < ago(days * DAY_S)
+    return changed(session, delete(tokens).where(over))
 
 
 def touch(session: Session, ids: Sequence[str]) -> int:

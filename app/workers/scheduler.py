@@ -24,7 +24,19 @@ from app.services.planning import snapshots
 from app.services.planning.planning import Leader, Planning
 from app.settings import Settings
 from app.signals import asked_to_end
-from app.store import budgets, cycles, idempotency, ledger, nodes, plans, targets, telemetry, webhooks
+from app.store import (
+    budgets,
+    cycles,
+    idempotency,
+    ledger,
+    nodes,
+    plans,
+    profile_runs,
+    targets,
+    telemetry,
+    tokens,
+    webhooks,
+)
 from app.store.engine import Database
 from app.store.sql import database_now
 from app.workers.pace import (
@@ -191,8 +203,11 @@ class Housekeeping:
                 bytes_max=settings.retention_minute_bytes,
             ),
             "cycles_deleted": lambda session: cycles.delete_older(session, days),
+            "states_deleted": lambda session: cycles.delete_older_states(session, days),
             "plans_deleted": lambda session: plans.delete_older(session, days),
             "receipts_deleted": lambda session: nodes.delete_older_receipts(session, days),
+            "profile_runs_deleted": lambda session: profile_runs.delete_older(session, days),
+            "tokens_deleted": lambda session: tokens.delete_older(session, days),
             "told_forgotten": targets.forget_told,
             "deliveries_deleted": webhooks.forget,
             "keys_deleted": lambda session: idempotency.delete_older(session, settings.idempotency_ttl_s),

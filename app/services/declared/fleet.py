@@ -28,7 +28,7 @@ from app.errors import (
 from app.records import record_of
 from app.services.declared.documents import put_audited
 from app.services.declared.identity import Certified, NodeTls, bind
-from app.services.declared.tokens import SECRET_PREFIX, Actor, Deed, note_refusal
+from app.services.declared.tokens import SECRET_PREFIX, Actor, Deed, note_refusal, note_token
 from app.store import documents, migrate, nodes, targets, tokens
 from app.store import documents as built_in_store
 from app.store.documents import Precondition
@@ -218,13 +218,10 @@ def _taint_vanished(session: Session, request: Join, deed: Deed) -> None:
 def _issue(session: Session, node: str, deed: Deed) -> str:
     secret = new_secret(SECRET_PREFIX)
     token_id = new_id()
-    tokens.create(
-        session,
-        TokenDraft(
-            id=token_id, name=f"node {node}", role=Role.AGENT, purpose=Purpose.NODE, subject=node, created_by=deed.actor
-        ),
-        secret,
+    draft = TokenDraft(
+        id=token_id, name=f"node {node}", role=Role.AGENT, purpose=Purpose.NODE, subject=node, created_by=deed.actor
     )
+    note_token(session, "token.created", tokens.create(session, draft, secret), deed)
     tokens.revoke_of_subject(session, Purpose.NODE, node, keep=token_id)
     return secret
 

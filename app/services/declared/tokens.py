@@ -178,7 +178,7 @@ class Tokens:
                 raise FieldsError.unknown("/project", f"there is no project {request.project}")
             draft = record_of(TokenDraft, request, id=new_id(), created_by=deed.actor)
             token = tokens.create(session, draft, secret)
-            _note(session, "token.created", token, deed)
+            note_token(session, "token.created", token, deed)
         return record_of(IssuedToken, token, secret=secret)
 
     def revoke(self, token_id: str, deed: Deed) -> None:
@@ -187,7 +187,7 @@ class Tokens:
             before = tokens.get(session, token_id)
             token = tokens.revoke(session, token_id)
             if before.revoked_at is None:
-                _note(session, "token.revoked", token, deed)
+                note_token(session, "token.revoked", token, deed)
         for hear in self._on_revoked:
             hear()
 
@@ -223,7 +223,8 @@ def _ended(session: Session, actors: Sequence[Actor]) -> tuple[Actor, ...]:
     return tuple(actor for actor, mine in zip(actors, held, strict=True) if mine in over)
 
 
-def _note(session: Session, name: str, token: Token, deed: Deed) -> None:
+def note_token(session: Session, name: str, token: Token, deed: Deed) -> None:
+    """Leave an audit event of a token: the trail knows its name when the token is forgotten."""
     deed.note(session, name, f"tokens/{token.id}", {"name": token.name, "role": token.role.value}, token.project)
 
 

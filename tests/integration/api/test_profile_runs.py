@@ -10,8 +10,13 @@ from sqlalchemy import text
 
 from agents.wire import ProfileOrder, ProfilePointAsked, WorkerTarget, decode_items
 from app import kinds
+from app.clock import SystemClock
+from app.services.planning.planning import Leader
 from app.services.planning.snapshots import read_snapshot
 from app.services.profiles.runs import PROFILING
+from app.settings import Settings
+from app.store import profile_runs
+from app.workers.scheduler import Housekeeping
 from solvers.domain.ids import ClusterName
 from solvers.domain.worker import EnvironmentVariable, WarmUp, WorkerCommand
 from tests import builders
@@ -155,6 +160,19 @@ def test_what_does_not_exist_is_named(served: World) -> None:
         fault = order(served, 422, **{field: wanted})["errors"][0]
         assert fault["code"] == "reference-unknown"
         assert wanted in fault["detail"]
+
+
+def test_runs_that_ended_long_ago_are_forgotten(served: World) -> None:
+    ended, open_ = (order(served)["id"] for _ in range(2))
+    tell(served, ended, state="done", measured=3)
+    with served.database.transaction() as session:
+        session.execute(text("UPDATE profile_runs SET created_at = now() - interval '40 days'"))
+        assert profile_runs.delete_older(session, 30) == 0
+        session.execute(
+            text("UPDATE profile_runs SET ended_at = now() - interval '31 days' WHERE ended_at IS NOT NULL")
+        )
+    Housekeeping(served.database, Settings(cluster=CLUSTER), SystemClock()).retain(Leader(holder="test", fencing=1))
+    assert [item["id"] for item in served.call("GET", "/v1/profile-runs").json()["items"]] == [open_]
 
 
 def test_runs_are_listed_newest_first(served: World) -> None:

@@ -9,11 +9,16 @@ import pytest
 from sqlalchemy.orm import Session
 
 from app import kinds
+from app.clock import SystemClock
 from app.kinds import Kind
+from app.services.declared.tokens import Tokens
+from app.services.planning.planning import Leader
+from app.settings import Settings
 from app.store import documents, idempotency
+from app.workers.scheduler import Housekeeping
 from solvers.domain.ids import ProjectName
 from solvers.domain.workload import Project
-from tests.integration.api.world import OWN, World, spec
+from tests.integration.api.world import CLUSTER, OWN, World, spec
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
@@ -43,6 +48,31 @@ def test_a_revoked_token_is_out_at_once(world: World) -> None:
     assert world.call("DELETE", f"/v1/tokens/{issued['id']}").status_code == 204
     events = world.call("GET", f"/v1/events?subject=tokens/{issued['id']}").json()["items"]
     assert [event["name"] for event in events] == ["token.revoked", "token.created"]
+
+
+def test_tokens_that_ended_long_ago_are_forgotten_but_for_their_names(world: World) -> None:
+    """Every sign-in and every node that joins makes one."""
+    made = {
+        name: world.call("POST", "/v1/tokens", plain={"name": name, "role": "viewer", "ttl_s": 3600}).json()["id"]
+        for name in ("ann by sign-in", "revoked", "just over", "good")
+    }
+    world.joined("gpu-9")
+    with world.database.raw() as connection:
+        (found,) = connection.execute("SELECT id FROM tokens WHERE purpose = 'node' AND subject = 'gpu-9'")
+        ends = "UPDATE tokens SET {} = now() - make_interval(days => %s) WHERE id = %s"
+        connection.execute(ends.format("expires_at"), (31, made["ann by sign-in"]))
+        connection.execute(ends.format("revoked_at"), (31, made["revoked"]))
+        connection.execute(ends.format("revoked_at"), (31, found[0]))
+        connection.execute(ends.format("expires_at"), (29, made["just over"]))
+    Housekeeping(world.database, Settings(cluster=CLUSTER), SystemClock()).retain(Leader(holder="test", fencing=1))
+    gone, kept = {made["ann by sign-in"], made["revoked"], found[0]}, {made["just over"], made["good"]}
+    listed = {item["id"] for item in world.call("GET", "/v1/tokens?limit=200").json()["items"]}
+    assert (listed & gone, listed & kept) == (set(), kept)
+    assert world.call("GET", f"/v1/tokens/{made['revoked']}").status_code == 404
+    # The trail goes on saying who it was.
+    names = Tokens(world.database).name_of
+    assert [names(f"token:{made[name]}") for name in ("ann by sign-in", "good")] == ["ann by sign-in", "good"]
+    assert names(f"token:{found[0]}") == "node gpu-9"
 
 
 def test_an_expired_token_is_out(world: World) -> None:

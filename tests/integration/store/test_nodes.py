@@ -191,6 +191,24 @@ def test_the_newest_planner_state_counts_and_older_ones_are_found_by_digest(data
         assert again.digest == first
 
 
+def test_planner_states_go_with_the_cycles_that_were_handed_them(database: Database) -> None:
+    """What a planner of an older release kept is nobody's any more; the newest of each planner stays however old."""
+    ages = {("learner", "1", b"old"): 50, ("learner", "1", b"older release"): 40, ("learner", "2", b"now"): 20,
+            ("calm", "1", b"calm"): 90}  # fmt: skip
+    with database.transaction() as session:
+        found = {state: cycles.put_state(session, *key, state) for (*key, state) in ages}
+        for (*_, state), days in ages.items():
+            aged = "UPDATE planner_states SET updated_at = now() - make_interval(days => :days) WHERE digest = :digest"
+            session.execute(text(aged), {"days": days, "digest": found[state]})
+        # The older release's last was handed to cycles until twenty days ago.
+        assert cycles.delete_older_states(session, 30) == 1
+        assert cycles.find_state(session, "learner", found[b"old"]) is None
+        assert cycles.find_state(session, "learner", found[b"older release"]) is not None
+        assert cycles.delete_older_states(session, 10) == 1
+        left = session.execute(text("SELECT state FROM planner_states ORDER BY updated_at")).scalars()
+        assert list(left) == [b"calm", b"now"]
+
+
 def test_the_oldest_planner_states_make_room(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cycles, "STATES_BYTES_MAX", 10)
     with database.transaction() as session:

@@ -79,7 +79,7 @@ def noted(tree: ast.Module) -> Iterator[ast.expr]:
     """What names an audit event where one is made."""
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
         maker = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-        if maker in ("note", "_note") and len(call.args) > 1:
+        if maker in ("note", "_note", "note_token") and len(call.args) > 1:
             yield call.args[1]
         elif maker == "_event":
             yield call.args[0]
