@@ -20,7 +20,7 @@ from agents.devices.parts import Setters
 from agents.errors import SharingError
 from agents.helper.client import HelperSetters
 from agents.mps import MpsOptions, MpsSharing, NoSharing, client_slots, default_pipe_base
-from agents.mps.daemon import PID_FILE
+from agents.mps.daemon import daemon_in
 from agents.mps.proofs import probe
 from agents.state import StateDirectory, host_boot_id
 from agents.wire import mirrored
@@ -73,8 +73,8 @@ def _mps(
     if binary is None:
         return None, f"{options.mps_control} is not on this host"
     apart, pipes = users_of(options) is not None, default_pipe_base(os.environ, state.path)
-    if apart and not any(pipes.glob(f"*/{PID_FILE}")):
-        # Where other users find their way to; daemons of an agent before are left where they are.
+    if apart and not any(daemon_in(pipe, binary) for pipe in pipes.glob("*")):
+        # Where other users find their way to; daemons of an agent before are left where they are as long as they live.
         pipes = options.worker_homes / ".mps"
     mps = MpsOptions(
         state_dir=state.path,

@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import signal
+import stat
 import subprocess
 import threading
 import time
@@ -66,6 +67,15 @@ def bound_to(pipe: Path) -> tuple[int, ...]:
     return tuple(pid for pid in found if identify(pid) is not None)
 
 
+def daemon_in(pipe: Path, control_binary: str) -> ProcessId | None:
+    """The daemon of this user that lives in a pipe directory, whatever its device."""
+    try:
+        found = identify(int((pipe / PID_FILE).read_text(encoding="ascii")))
+    except (OSError, ValueError):
+        return None
+    return found if found is not None and runs(found.pid, Path(control_binary).name) else None
+
+
 class DaemonProcess:
     def __init__(
         self, uuid: str, control_binary: str, pipe_base: Path, log_base: Path, *, many_users: bool = False
@@ -80,15 +90,11 @@ class DaemonProcess:
 
     def find(self) -> ProcessId | None:
         """The daemon that runs, whoever started it."""
-        try:
-            pid = int((self.pipe / PID_FILE).read_text(encoding="ascii"))
-        except (OSError, ValueError):
+        found = daemon_in(self.pipe, self.control.binary)
+        if found is None:
             return None
-        found = identify(pid)
         # Its environment is read last: had the pid been given to another process meanwhile, this would not be ours.
-        if found is None or not runs(pid, Path(self.control.binary).name):
-            return None
-        seen = environment_of(pid) or {}
+        seen = environment_of(found.pid) or {}
         ours = seen.get("CUDA_VISIBLE_DEVICES") == self.uuid and seen.get("CUDA_MPS_PIPE_DIRECTORY") == str(self.pipe)
         return found if ours else None
 
@@ -160,9 +166,10 @@ class DaemonProcess:
 
     def _fresh_directories(self) -> None:
         self.clear()
-        if self.many_users and not self.pipe.parent.is_dir():
-            self.pipe.parent.mkdir(parents=True)
-            self.pipe.parent.chmod(0o755)
+        self.pipe.parent.mkdir(parents=True, exist_ok=True)
+        if self.many_users:
+            # Whoever made it: an agent that was killed here, or one that had no other users.
+            self.pipe.parent.chmod(stat.S_IMODE(self.pipe.parent.stat().st_mode) | 0o011)
         for directory in (self.pipe, self.logs):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             directory.chmod(0o700)

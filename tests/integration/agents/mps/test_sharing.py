@@ -324,6 +324,16 @@ def test_workers_of_several_users_are_proved_where_the_daemon_takes_all(bench: B
     assert stat.S_IMODE(pipe.stat().st_mode) == 0o755
 
 
+def test_whoever_made_the_folder_of_pipes_all_users_find_through_it(bench: Bench) -> None:
+    # As by an agent that was killed before it had opened the folder, or was of one user.
+    base = bench.host.pipe_base / "p"
+    base.mkdir(0o700)
+    bench.sharing = bench.agent(many_users=True, pipe_base=base)
+    bench.sharing.open(UUID)
+    assert stat.S_IMODE(base.stat().st_mode) & 0o011 == 0o011
+    bench.sharing.shut(UUID)
+
+
 def test_a_daemon_of_before_that_serves_one_user_is_left_to_its_workers(bench: Bench) -> None:
     bench.sharing.open(UUID)
     order = part(UUID)
