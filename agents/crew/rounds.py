@@ -329,8 +329,10 @@ class Rounds:
             trusted = {host.users.of(member.spec.project).uid, os.geteuid()}
         except DeviceError as error:
             return str(error)
-        strangers = host.listeners(self._bench.options.host, member.port) - trusted
-        return f"port {member.port} belongs to another user" if strangers else ""
+        # Those behind its port tell what it did, and take another batch size.
+        block, address = range(member.port, member.port + member.port_count), self._bench.options.host
+        strange = [port for port in block if host.listeners(address, port) - trusted]
+        return f"port {strange[0]} belongs to another user" if strange else ""
 
     def _tell_batch(self, member: CrewMember) -> None:
         """Tell a server its batch size before its first request; it may load its model anew for that."""

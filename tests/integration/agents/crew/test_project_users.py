@@ -44,6 +44,11 @@ import http.server, sys
 http.server.BaseHTTPRequestHandler.do_GET = lambda self: (self.send_response(200), self.end_headers())
 http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), http.server.BaseHTTPRequestHandler).serve_forever()
 """
+LATE = """
+import socket, sys, time
+while socket.socket().connect_ex(("127.0.0.1", int(sys.argv[2]))):
+    time.sleep(0.05)
+"""
 CONNECT = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1]); print(sys.argv[2])"
 
 
@@ -223,13 +228,15 @@ def test_no_worker_has_whoever_opens_its_log_wait(site: Site) -> None:
     assert "Permission denied" in site.said(site.crew(), "mallory", *command)
 
 
-def test_nobody_elses_answers_make_a_worker_ready(site: Site) -> None:
+@pytest.mark.parametrize("offset", [0, 2])
+def test_nobody_elses_answers_make_a_worker_ready(site: Site, offset: int) -> None:
     crew = site.crew()
-    target = WorkerTarget(command=("/bin/sleep", "600"), stop_s=0.2)
+    own = ("/usr/bin/python3", "-c", LATE + SQUAT, "{port}", "{port_2}") if offset else ("/bin/sleep", "600")
+    target = WorkerTarget(command=own, stop_s=0.2, metrics_port_offset=offset)
     made = order("slow", uuid="GPU-slow")
     crew.launch(replace(made, spec=replace(made.spec, project="alice", kind="service", worker=target)))
     (victim,) = crew.found()
-    port = str(victim.reading.endpoint).rpartition(":")[2]
+    port = str(int(str(victim.reading.endpoint).rpartition(":")[2]) + offset)
     thief = site.begin(crew, "mallory", "/usr/bin/python3", "-c", SQUAT, port)
     wait_until(lambda: crew_reading(crew, "slow").reading.problem.endswith("another user"), "it is found out")
     assert crew_reading(crew, "slow").reading.state is WorkerState.STARTING
