@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
 
+from app import kinds
 from app.records import record
 from app.store.pages import Listing, PageOrder, StoredPage, read_page
 from app.store.sql import ago, from_row
@@ -44,6 +45,38 @@ class EventLine:
     project: str | None
     request_id: str | None
     facts: dict[str, Any]
+
+
+_OTHERS = {
+    "belief": "drifted miscalibrated retrained",
+    "budget": "at_risk",
+    "certificate": "refused",
+    "epoch": "began",
+    "job": "refused",
+    "join": "refused",
+    "library": "loaded",
+    "node": "certified drained joined lost returned revoked spoke_of_others uncordoned",
+    "oidc": "refused",
+    "outcome": "rejected",
+    "ownership": "moved",
+    "plan": "awaits_approval promoted proposed rejected superseded",
+    "planner": "recovered stood_in",
+    "planning": "resumed",
+    "profile": "deleted imported",
+    "profile_run": "cancelled done failed ordered",
+    "service": "refused",
+    "slo": "at_risk kept",
+    "task": "refused",
+    "token": "created revoked signed_in signed_out",
+}
+"""By noun what else is told than of documents that were created, updated and deleted."""
+
+
+def names() -> frozenset[str]:
+    """What events are called."""
+    written = (f"{kind.noun}.{verb}" for kind in kinds.KINDS for verb in ("created", "updated", "deleted"))
+    others = (f"{noun}.{verb}" for noun, verbs in _OTHERS.items() for verb in verbs.split())
+    return frozenset((*written, *others))
 
 
 _LISTING = Listing(name="events", by=(events.c.id,), made=partial(from_row, EventLine), newest_first=True)

@@ -34,7 +34,7 @@ from app.services.declared.ownership import (
     works_of,
 )
 from app.services.declared.tokens import Deed
-from app.store import documents, profiles, targets, tasks, tokens
+from app.store import documents, events, profiles, targets, tasks, tokens
 from app.store.documents import Key, Precondition, PutResult, Stored
 from app.store.engine import Database
 from app.store.pages import PageOrder, StoredPage
@@ -43,6 +43,7 @@ from solvers.domain.bounds import exceeded
 from solvers.domain.codec import Plain, from_plain, to_plain
 from solvers.domain.device import LABELS_MAX, Device, Node, PowerCap, PowerScope
 from solvers.domain.policy import Policy
+from solvers.domain.webhook import Webhook
 from solvers.domain.workload import OfflineTask, Project, Service, SloKind, TrainingJob, Work, WorkloadKind
 from solvers.errors import FieldError, InvariantError, StateError, did_you_mean
 from solvers.planners import registry
@@ -118,6 +119,8 @@ def check_references(
                 faults.add(f"/{field}", detail, BEYOND)
         case PowerCap():
             _check_power_cap(faults, value, cluster)
+        case Webhook():
+            _check_events(faults, value)
         case Policy():
             _check_names(faults, value)
             faults.contradicted(policy_faults(session, value))
@@ -177,6 +180,16 @@ def _check_names(faults: _Faults, value: Policy) -> None:
     if value.governor not in governors:
         near = did_you_mean(value.governor, governors, all_known=True)
         faults.unknown("/governor", f"there is no controller {value.governor}{near}")
+
+
+def _check_events(faults: _Faults, value: Webhook) -> None:
+    """Checked here and not by the value: what was stored before is told of what there is."""
+    known = events.names()
+    wholes = {f"{name.partition('.')[0]}.*" for name in known}
+    for index, name in enumerate(value.events):
+        if name not in known | wholes:
+            near = did_you_mean(name, known | wholes) or did_you_mean(name, wholes, all_known=True)
+            faults.unknown(f"/events/{index}", f"there is no event {name}{near}")
 
 
 def _beyond(estates: Estates, value: Work) -> Iterator[Contradiction]:

@@ -129,6 +129,23 @@ def test_policies_name_planners_there_are(world: World) -> None:
     assert "greedy" in found["errors"][0]["detail"]
 
 
+def test_webhooks_name_events_there_are(world: World) -> None:
+    """One that is misspelt would be told of nothing, and nobody would notice."""
+    good = ["node.lost", "gpu_type.updated", "power_cap.*", "profile_run.done", "task.refused", "budget.at_risk"]
+    pager = spec(builders.webhook(events=tuple(good)))
+    assert world.call("PUT", "/v1/webhooks/pager", plain=pager).status_code == 201
+    wrong = ["node.lost", "node.losst", "budgets.*", "zzz.qqq"]
+    refused = world.call("PUT", "/v1/webhooks/pager", plain={**pager, "events": wrong})
+    found = _problem(refused, 422, "field-invalid", "/events/1")
+    losst, budgets, neither = (error["detail"] for error in found["errors"])
+    assert losst.startswith("there is no event node.losst; did you mean node.lost or ")
+    assert budgets.startswith("there is no event budgets.*; did you mean budget.* or ")
+    assert neither.startswith("there is no event zzz.qqq; known are belief.*, budget.*, certificate.*, ")
+    # One that was stored before is read and told of what there is.
+    world.put(kinds.WEBHOOK, builders.webhook(events=("node.losst",)))
+    assert world.call("GET", "/v1/webhooks/pager").json()["events"] == ["node.losst"]
+
+
 def test_policies_tune_planners_by_what_these_have(world: World) -> None:
     setting = {"planner": "hetsev", "name": "share_pct", "value": 40}
     policy = {**spec(spare_policy()), "planner_settings": [setting]}

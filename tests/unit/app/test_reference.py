@@ -16,6 +16,7 @@ from app.errors import FRAMEWORK_STATUSES, STATUSES
 from app.kinds import KINDS
 from app.services.declared.oidc import OidcRefusedError
 from app.settings import Settings
+from app.store import events
 from app.store.engine import Database
 from app.store.tables import metadata
 from app.store.webhooks import ENDS
@@ -104,6 +105,8 @@ def test_audit_events() -> None:
     named = {name for name in named if not name.endswith(".*")}
     assert named <= told
     assert documents == {"created", "updated", "deleted"}
+    # What webhooks may name.
+    assert events.names() == told | {f"{kind.noun}.{verb}" for kind in KINDS for verb in documents}
     assert [name for name in told - named if not any(re.fullmatch(each, name) for each in patterns)] == []
     assert [each for each in patterns if not any(re.fullmatch(each, name) for name in told)] == []
 
