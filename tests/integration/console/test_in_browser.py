@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, urljoin, urlsplit
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Browser, Page, Request, Route, expect
 
 from app.api.console import catalogue, machines, money, overview, plans, reference, workloads
 from app.api.console.door import COOKIE, PLACES
@@ -858,3 +858,21 @@ def test_a_server_that_went_away_is_waited_for(viewer: Visitor) -> None:
         viewer.link().to_have_text("live")
     viewer.page.unroute_all()
     assert not any(away.values())
+
+
+def test_what_came_to_stand_while_the_stream_was_broken_is_on_the_page(viewer: Visitor) -> None:
+    viewer.page.add_init_script(
+        "window.EventSource = class extends EventSource { constructor(at) { super(at); window.stream = this; } };"
+    )
+    viewer.open()
+    viewer.link().to_have_text("live")
+    tell = "(data) => stream.dispatchEvent(new MessageEvent('fleet', { data: JSON.stringify(data) }))"
+
+    def is_page(request: Request) -> bool:
+        return request.resource_type == "fetch" and urlsplit(request.url).path == "/"
+
+    # A stream that is opened anew begins with everything.
+    whole = [{"whole": True, "set": {"fleet": {"generation": at}}, "gone": []} for at in (904, 905)]
+    viewer.page.evaluate(tell, whole[0])
+    with viewer.page.expect_request(is_page, timeout=15_000):
+        viewer.page.evaluate(tell, whole[1])

@@ -116,19 +116,20 @@
   }
 
   const known = {};
-  const STRUCTURE = { fleet: ["generation", "plan", "stood_in", "led"], cycles: ["state", "generation"], nodes: ["up", "schedulable"] };
+  const STRUCTURE = { fleet: ["generation", "plan", "stood_in", "led"], cycles: ["state", "generation"], nodes: ["up", "schedulable"], services: ["replicas_planned"] };
   function heard(topic, data) {
     say("live");
-    const things = (known[topic] ??= {}), elements = bound();
+    const things = (known[topic] ??= {}), elements = bound(), first = data.whole && !Object.keys(things).length;
+    if (data.whole) for (const id of Object.keys(things)) if (!(id in data.set)) data.gone.push(id);
     let moved = data.gone.length > 0;
-    if (data.whole) for (const id of Object.keys(things)) if (!(id in data.set)) moved = true;
     for (const [id, fields] of Object.entries(data.set)) {
-      if (!things[id] && !data.whole) moved = true;
-      if (!data.whole && topic + "/" + id === main.dataset.watch) moved = true;
-      if (!data.whole && (STRUCTURE[topic] || []).some((name) => name in fields)) moved = true;
-      if (!data.whole && topic === "services" && "replicas_planned" in fields) moved = true;
+      // The whole comes again after a stream that broke: what differs from before it happened meanwhile.
+      const before = things[id] || {}, other = (name) => !first && name in fields && before[name] !== fields[name];
+      if (!things[id] && !first) moved = true;
+      if (!first && topic + "/" + id === main.dataset.watch) moved = true;
+      if ((STRUCTURE[topic] || []).some(other)) moved = true;
       // A share that is shown beside a bar: who holds what is another now.
-      if (!data.whole && topic === "devices" && "share_pct_sm_held" in fields && elements.has(topic + "/" + id + "/share_pct_sm_held")) moved = true;
+      if (other("share_pct_sm_held") && elements.has(topic + "/" + id + "/share_pct_sm_held")) moved = true;
       things[id] = Object.assign(things[id] || {}, fields);
       for (const [name, value] of Object.entries(fields)) {
         for (const element of elements.get(topic + "/" + id + "/" + name) || []) put(element, value);
