@@ -214,10 +214,13 @@ class _Partition:
 
     def __init__(self, request: PlanRequest, case: Case, parameters: MorakParameters, wishes: Wishes) -> None:
         self.parameters, self.wishes = parameters, wishes
-        self.draft, self.cutter = Draft.of(request, case), Cutter(parameters=parameters, beliefs=case.beliefs)
+        self.draft, caps = Draft.of(request, case), case.snapshot.power_caps
+        # No controller sees what others draw under a cap that they share, so that batches may grow without breaking it.
+        shared = any(cap.scope is not PowerScope.DEVICE for cap in caps)
+        self.cutter = Cutter(parameters=parameters, beliefs=case.beliefs, draws_most=shared)
         # L_int(n) by GPU type.
         self.crowds = crowds_of(case)
-        devices, caps = self.draft.fleet.devices, case.snapshot.power_caps
+        devices = self.draft.fleet.devices
         # By device, how many times its latency alone the tightest of its virtual GPUs may take, and P_c.
         self.tolerated: Floats = np.full(len(devices), np.inf)
         caps_w = {cap.subject: cap.limit_w for cap in caps if cap.scope is PowerScope.DEVICE}
@@ -399,19 +402,33 @@ class _Partition:
         return Proposal(status=ProposalStatus.FEASIBLE, planner=spec.name, plan=plan, reasons=(summary,))
 
     def _opened(self, plan: Plan) -> Plan:
-        """The same plan with every clock open on devices where only its own services are."""
+        """The same plan with every clock open on devices where only its own services are, as far as shared caps go."""
         types = self.draft.case.snapshot.gpu_types_by_name()
         tokens = {need.workload for need in self.draft.needs if need.tokens is not None}
         mine = {need.workload for need in self.draft.needs} - tokens
         closed = {item.device for item in plan.assignments if item.workload not in mine}
         closed |= {item.device for item in self.draft.case.pinned}
         kinds = {device.id: types[device.gpu_type] for device in self.draft.fleet.devices}
+        open_to = self._at_their_limits({item.device for item in plan.assignments} - closed)
 
         def opened(item: Assignment) -> Assignment:
-            if item.device in closed or item.kind is WorkloadKind.JOB:
+            if item.device not in open_to or item.kind is WorkloadKind.JOB:
                 return item
             clocks = kinds[item.device].clocks_mhz_sm
             envelope = replace(item.envelope, clock_mhz_sm_min=clocks[0], clock_mhz_sm_max=clocks[-1])
             return replace(item, envelope=envelope)
 
         return replace(plan, assignments=tuple(opened(item) for item in plan.assignments))
+
+    def _at_their_limits(self, devices: set[DeviceId]) -> set[DeviceId]:
+        """Those of them, in turn, that may draw all that their boards and own caps allow under every shared cap."""
+        fleet, found = self.draft.fleet, set[DeviceId]()
+        for device in sorted(devices):
+            at = fleet.index[device]
+            most_w = min(fleet.limit_w[at], self.capped_w[at])
+            more_w = max(0.0, float(most_w - fleet.idle_w[at] - fleet.dynamic_w[at]))
+            if all(domains.within(np.array([more_w]), np.array([at]))[0] for domains in fleet.domains):
+                found.add(device)
+                for domains in fleet.domains:
+                    domains.book(at, more_w)
+        return found

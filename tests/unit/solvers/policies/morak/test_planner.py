@@ -25,7 +25,9 @@ from solvers.planners.tuning import Scalar
 from solvers.policies.morak.cutting import Leftover, MorakParameters, batch_ceiling, knee_share_pct
 from solvers.policies.morak.models import CountOnly
 from solvers.policies.morak.planner import Wishes, _Partition, crowds_of
+from solvers.verify.bounds import dynamic_power_w
 from solvers.verify.checks import is_fatal, verify
+from solvers.verify.picture import Picture
 from tests import builders
 
 DEVICES = tuple(builders.device("a", index, "t4") for index in range(4))
@@ -333,3 +335,36 @@ def test_nobody_grows_beyond_power_times_p_int() -> None:
     assert grown_w > together_w(crowded(300.0), "sum")
     between = capped(grown_w * (1.0 + 156.0 / 152.0) / 2.0)
     assert together_w(between, "p_int", "distribute") < together_w(between, "sum", "distribute") == grown_w
+
+
+def under_one_cap(limit_w: float) -> Snapshot:
+    return room(power_caps=(PowerCap(scope=PowerScope.NODE, subject="a", limit_w=limit_w),))
+
+
+def sums_w(plan: Plan) -> dict[DeviceId, float]:
+    idle_w = builders.gpu_type("t4").idle_w
+    here = by_device(plan)
+    return {item.id: idle_w + sum(each.power_w_planned for each in here.get(item.id, [])) for item in DEVICES}
+
+
+@pytest.mark.parametrize("name", ["morak", "whole_gpu"])
+@pytest.mark.parametrize("opened", [0, 1, 3])
+def test_a_shared_cap_holds_wherever_controllers_may_go(name: str, opened: int) -> None:
+    """None of them sees what the others draw: batches may grow to what is planned, clocks rise where boards may draw
+    all they can.
+    """
+    most_w = builders.gpu_type("t4").power_limit_w_max
+    free = sums_w(plan_of(thought(under_one_cap(4 * most_w + 1.0), name, settings={})))
+    limit_w = opened * most_w + (4 - opened) * max(free.values()) + 1.0
+    picture = under_one_cap(limit_w)
+    plan = plan_of(thought(picture, name, settings={}))
+    found = {
+        item.device for item in plan.assignments if item.envelope.clock_mhz_sm_min < item.envelope.clock_mhz_sm_max
+    }
+    assert len(found) == min(opened, len(by_device(plan)))
+    assert sum(most_w if device in found else planned_w for device, planned_w in sums_w(plan).items()) <= limit_w
+    seen = Picture(picture, plan, builders.everything_movable(picture))
+    for item in plan.assignments:
+        grown = replace(item, batch=item.envelope.batch_max)
+        assert grown.batch > item.batch
+        assert dynamic_power_w(seen, grown, seen.devices[item.device]) <= item.power_w_planned + 0.01
