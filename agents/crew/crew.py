@@ -170,7 +170,10 @@ class HostCrew:
             now_s = bench.now_s()
             return tuple(
                 CrewReading(
-                    reading=member.reading(bench.options.host, now_s), pids=member.pids, answering=member.answering
+                    reading=member.reading(bench.options.host, now_s),
+                    pids=member.pids,
+                    answering=member.answering,
+                    mark=member.mark,
                 )
                 for member in members
             )

@@ -213,6 +213,8 @@ class CrewReading:
     reading: WorkerReading
     pids: tuple[int, ...]
     answering: bool
+    mark: str = ""
+    """What its processes have in their environment, also those that are not among `pids`; empty where nothing is."""
 
 
 class Crew(Protocol):

@@ -14,6 +14,7 @@ from agents.devices.nvidia.control import HostParts
 from agents.devices.nvidia.modes import Modes, Register, WorkerPart, share_order
 from agents.devices.parts import CrewReading, ShareCheck
 from agents.errors import DeviceError, NotFoundError
+from agents.processes import MARK, environment_of
 
 NOT_OPENED = "it answers, but no process of it has opened the device; a warm-up request makes it do that"
 
@@ -31,6 +32,8 @@ class _KnownWorker:
     proved_s: float = 0.0
     """... and when."""
     ending: bool = False
+    strays: tuple[int, ...] = ()
+    """Processes on the device that left its session, at the last check."""
     bypass: str = ""
     """Why it must not stay; empty when it may."""
 
@@ -60,6 +63,8 @@ class Roster:
         self._modes = modes
         self._known: dict[str, _KnownWorker] = {}
         self._last: dict[str, WorkerReading] = {}
+        self._sessions: frozenset[int] = frozenset()
+        """Processes of all workers' sessions."""
         self.pids: dict[str, tuple[int, ...]] = {}
         """Processes of every worker at the last look."""
 
@@ -73,7 +78,8 @@ class Roster:
         """
         found = self._parts.crew.found()
         look = _Look(self._parts)
-        self.pids = {item.reading.worker: item.pids for item in found}
+        self._sessions = frozenset(pid for item in found for pid in item.pids)
+        self.pids = {item.reading.worker: (*item.pids, *self._strays(item.reading.worker)) for item in found}
         self._last = {item.reading.worker: self._reading(item, look) for item in found}
         for worker in self._last:
             self._register.skip(worker)
@@ -134,7 +140,7 @@ class Roster:
             return reading
         if not item.answering:
             return replace(reading, state=WorkerState.STARTING)
-        return self._answering(reading, item.pids, known, look)
+        return self._answering(replace(item, reading=reading), known, look)
 
     def _met(self, worker: str) -> _KnownWorker:
         """A worker that is seen for the first time, with what an earlier agent proved of it."""
@@ -142,14 +148,17 @@ class Roster:
         sm_count = 0 if part is None else part.sm_count
         return self._known.setdefault(worker, _KnownWorker(sm_count=sm_count, proved=sm_count > 0))
 
-    def _answering(
-        self, reading: WorkerReading, pids: tuple[int, ...], known: _KnownWorker, look: _Look
-    ) -> WorkerReading:
+    def _strays(self, worker: str) -> tuple[int, ...]:
+        known = self._known.get(worker)
+        return () if known is None else known.strays
+
+    def _answering(self, item: CrewReading, known: _KnownWorker, look: _Look) -> WorkerReading:
         """A worker that answers is ready if its limits are proved."""
-        now_s, of = self._parts.now_s(), (pids, self._modes.daemon_life(reading.uuid))
+        reading = item.reading
+        now_s, of = self._parts.now_s(), (item.pids, self._modes.daemon_life(reading.uuid))
         if known.proved and known.proved_of == of and now_s - known.proved_s < PROOF_EVERY_S:
             return replace(reading, state=WorkerState.READY, sm_count=known.sm_count)
-        check, problem = self._check(reading, pids, look)
+        check, problem = self._check(item, known, look)
         if check is not None and check.problem:
             known.bypass = check.problem
             if not self._parts.observing:
@@ -164,12 +173,16 @@ class Roster:
         state = WorkerState.READY if known.proved else WorkerState.STARTING
         return replace(reading, state=state, sm_count=known.sm_count, problem="" if known.proved else problem)
 
-    def _check(self, reading: WorkerReading, pids: tuple[int, ...], look: _Look) -> tuple[ShareCheck | None, str]:
+    def _check(self, item: CrewReading, known: _KnownWorker, look: _Look) -> tuple[ShareCheck | None, str]:
         """What the sharing says, None when it could not; and why nothing is proved."""
+        reading = item.reading
         on_device = look.on(reading.uuid)
         if on_device is None:
             return None, "the device does not tell its processes"
-        mine = tuple(pid for pid in pids if pid in on_device)
+        others = sorted(on_device - self._sessions) if item.mark else []
+        known.strays = tuple(pid for pid in others if (environment_of(pid) or {}).get(MARK) == item.mark)
+        self.pids[reading.worker] = (*item.pids, *known.strays)
+        mine = tuple(pid for pid in self.pids[reading.worker] if pid in on_device)
         if not mine:
             return None, NOT_OPENED
         part = self.part(reading)

@@ -500,6 +500,7 @@ class WorldCrew:
             ),
             pids=() if process.dead else (process.pid,),
             answering=answering,
+            mark=f"{process.order.worker}/mark",
         )
 
 

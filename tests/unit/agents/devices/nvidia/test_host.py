@@ -24,6 +24,7 @@ from agents.errors import (
     SharingError,
     WorkerError,
 )
+from agents.processes import MARK
 from tests.unit.agents.builders import FakeClock, worker_spec
 from tests.unit.agents.devices.nvidia.doubles import (
     COMMAND,
@@ -595,6 +596,40 @@ class TestAccounts:
         (problem,) = devices.problems()
         assert problem.endswith("not this agent's: pid 4000000 (not visible here) with 512 MiB")
         assert world.cards[UUID].strangers == {4_000_000: 512.0}
+
+    def test_children_that_left_their_session_are_the_workers(
+        self, world: World, devices: NvidiaDevices, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        child = 4_000_000
+        name = start(devices, world)
+        marks = {child: f"{name}/mark", child + 1: f"{name}/another", child + 2: ""}
+        monkeypatch.setattr("agents.processes.PROC", tmp_path / "proc")
+        for pid, mark in marks.items():
+            (tmp_path / "proc" / str(pid)).mkdir(parents=True)
+            (tmp_path / "proc" / str(pid) / "environ").write_text(f"{MARK}={mark}\0", encoding="ascii")
+        world.cards[UUID].strangers = dict.fromkeys(marks, 512.0)
+        world.cards[UUID].served.add(child)
+        world.pass_s(2.0)
+        assert states(devices)["r1"][0] is WorkerState.READY
+        devices.collect()
+        world.pass_s(5.0)
+        before = sample(devices).workers[0].memory_mib_used
+        (problem,) = devices.problems()
+        assert str(child + 1) in problem
+        assert str(child + 2) in problem
+        assert str(child) + " " not in problem
+        world.cards[UUID].strangers.pop(child)
+        devices.workers()
+        world.pass_s(5.0)
+        assert sample(devices).workers[0].memory_mib_used < before, "what the child used was the worker's"
+
+        # One that is no client has what nobody granted.
+        world.cards[UUID].strangers[child] = 512.0
+        world.cards[UUID].served.discard(child)
+        world.pass_s(5.0)
+        (reading,) = devices.workers()
+        assert reading.state is WorkerState.FAILED
+        assert reading.problem == f"pid {child} is no client of the device's server"
 
     def test_workers_of_devices_that_are_not_managed_any_more_are_told(
         self, world: World, devices: NvidiaDevices, monkeypatch: pytest.MonkeyPatch
