@@ -75,7 +75,7 @@ def latency_limit(work: Work) -> tuple[float | None, bool]:
 def terms_of(snapshot: Snapshot, plan: Plan) -> dict[str, Digest]:
     """What promoting a plan would tell processes of the documents of workloads on approve, as a digest by workload."""
     placed = {item.workload for item in plan.assignments}
-    asked = (work for work in snapshot.works if work.mode is ServiceMode.APPROVE and work.id in placed)
+    asked = (work for work in snapshot.works if work.mode is ServiceMode.APPROVE and WorkloadId(work.id) in placed)
     # Of the domain's worker, whose later fields leave the digests of earlier releases as they are.
     return {work.id: digest((work.worker, *_documented(work).values())) for work in asked}
 

@@ -196,8 +196,8 @@ def test_planner_states_go_with_the_cycles_that_were_handed_them(database: Datab
     ages = {("learner", "1", b"old"): 50, ("learner", "1", b"older release"): 40, ("learner", "2", b"now"): 20,
             ("calm", "1", b"calm"): 90}  # fmt: skip
     with database.transaction() as session:
-        found = {state: cycles.put_state(session, *key, state) for (*key, state) in ages}
-        for (*_, state), days in ages.items():
+        found = {state: cycles.put_state(session, name, version, state) for name, version, state in ages}
+        for (_, _, state), days in ages.items():
             aged = "UPDATE planner_states SET updated_at = now() - make_interval(days => :days) WHERE digest = :digest"
             session.execute(text(aged), {"days": days, "digest": found[state]})
         # The older release's last was handed to cycles until twenty days ago.
