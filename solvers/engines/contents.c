@@ -29,8 +29,7 @@
 typedef struct {
     const double *pi, *replica, *rate_rps; /* by workload; the last: what is still asked for */
     const double *watt, *share, *fixed;    /* by pool; pool x workload; by pool */
-    const double *held;                    /* kind x variant: what its memory is billed below the whole share, or none */
-    const double *whole;                   /* by pool: billed for the whole share */
+    const double *held;                    /* below the whole share and with it x kind x variant: billed by memory, or none */
     int64_t cuts;
     const double *cut_steps, *cut_usd; /* cut; cut x workload */
 } Prices;
@@ -139,7 +138,7 @@ static double base_of(const Search *s, int64_t kind, int64_t variant, int64_t pc
     const Prices *y = s->prices;
     int64_t work = s->p->workload[variant];
     double usd = y->replica[work] - y->share[s->pool * s->p->workloads + work] * (double)pct;
-    if (y->held) usd -= pct >= WHOLE ? y->whole[s->pool] : y->held[kind * s->p->variants + variant];
+    if (y->held) usd -= y->held[((pct >= WHOLE) * s->p->kinds + kind) * s->p->variants + variant];
     return usd;
 }
 

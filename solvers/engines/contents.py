@@ -189,7 +189,7 @@ class Contents:
         held = problem.kind_usd if problem.by_memory else None
         asked = Record(
             prices.pi, prices.replica[pool], prices.rate_rps, prices.watt, prices.share, prices.fixed, held,
-            problem.pool_usd, len(prices.cut_steps), prices.cut_steps, prices.cut_usd,
+            len(prices.cut_steps), prices.cut_steps, prices.cut_usd,
         )  # fmt: skip
         how = Record(
             float(effort.floor), float(effort.tolerance), float(effort.least), effort.step_pct,

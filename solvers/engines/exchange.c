@@ -29,9 +29,9 @@
 typedef struct {
     int64_t step, caps, quotas, by_replica;
     double usd_per_wh;
-    const double *usd, *part;                     /* by pool */
+    const double *usd, *budget_usd, *part;        /* by pool; the second: as budgets count */
     const int64_t *devices;                       /* by pool */
-    const double *held;                           /* kind x variant: billed below the whole share; none: by share */
+    const double *held;                           /* as in `contents.c`; none: by share */
     const double *cap_pools, *cap_room;           /* cap x pool; watts above idle */
     const int64_t *quota;                         /* by workload, -1: none */
     const double *quota_room, *most, *money;      /* the last two by workload */
@@ -201,7 +201,7 @@ static int judged(Walk *w, Device *d)
     d->usd = t->by_replica ? 0 : t->usd[pool] + t->usd_per_wh * watt;
     for (int i = 0; i < n && t->by_replica; i++) {
         if (!t->held) d->usd += t->usd[pool] * (double)d->pct[i] / WHOLE;
-        else d->usd += d->pct[i] >= WHOLE ? t->usd[pool] : t->held[d->kind * p->variants + d->variant[i]];
+        else d->usd += t->held[((d->pct[i] >= WHOLE) * p->kinds + d->kind) * p->variants + d->variant[i]];
     }
     return 1;
 }
@@ -246,7 +246,7 @@ static void use(Walk *w, const Device *d, double sign)
         int64_t work = p->workload[d->variant[i]];
         double share = (double)d->pct[i] / WHOLE;
         w->replicas[work] += sign;
-        w->money[work] += sign * t->usd[pool] * share;
+        w->money[work] += sign * t->budget_usd[pool] * share;
         if (t->quota[work] >= 0) w->quota_gpus[t->quota[work]] += sign * t->part[pool] * share;
         for (int64_t f = t->floor_start[work]; f < t->floor_start[work + 1]; f++)
             if (t->floor_pools[f * p->pools + pool] > 0) w->floors[f] += sign;

@@ -89,7 +89,7 @@ class Exchange:
         self._contents = contents
         self._limits = Record(
             problem.share_step_pct, len(rooms.cap_watt), len(rooms.quota_gpus), int(problem.by_replica),
-            float(problem.usd_per_wh), problem.pool_usd, rooms.pool_part, problem.pool_devices,
+            float(problem.usd_per_wh), problem.pool_usd, problem.budget_usd, rooms.pool_part, problem.pool_devices,
             problem.kind_usd if problem.by_memory else None, rooms.cap_pools, rooms.cap_watt, rooms.quota,
             rooms.quota_gpus, np.array([item.replicas_max for item in works], dtype=np.float64),
             np.array([item.budget_usd_per_h for item in works]), floors.start.astype(np.int64),

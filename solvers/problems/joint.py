@@ -57,6 +57,10 @@ class Pool:
     """What others leave of their devices, which are paid for: numbers are of the rest, and of one replica on each."""
     memory_mib_whole: float = float("inf")
     """Of the whole device, for what is billed by memory."""
+    interruptions_usd_per_h: float = 0.0
+    """The part of the price that budgets do not count."""
+    sliced: bool = False
+    """Whether they are in time slices: the whole share is no device of one's own, and billed by memory as any other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,7 +245,7 @@ class JointProblem:
     by_share: bool = False
     """Cost is price x share of each replica instead of the whole device and its energy."""
     by_memory: bool = False
-    """Cost is price x part of the device's memory of each replica, all of it for the whole share; likewise."""
+    """Cost is price x part of the device's memory of each replica, all of it for a device of its own; likewise."""
     billed_mib: Floats | None = None
     """table x variant: the memory that a replica is billed then; None: what its limit takes with its largest batch."""
     share_step_pct: int = 1
@@ -390,19 +394,26 @@ class JointProblem:
         return np.array([item.usd_per_h for item in self.pools], dtype=np.float64)
 
     @cached_property
+    def budget_usd(self) -> Floats:
+        """The same as budgets count it by share: without interruptions."""
+        return np.array([max(0.0, item.usd_per_h - item.interruptions_usd_per_h) for item in self.pools])
+
+    @cached_property
     def _pool_mib(self) -> Floats:
         return np.array([item.memory_mib_whole for item in self.pools], dtype=np.float64)
 
     @cached_property
     def kind_usd(self) -> Floats:
-        """kind x variant: $/h of a replica that has not the whole share, where memory is billed."""
+        """kind x variant where memory is billed, $/h: first of a replica that has not the whole share, then with it."""
         if self.billed_mib is None:
             able = np.isfinite(self.mean_ms).any(axis=2) & np.isfinite(self.memory_mib)
             billed = np.where(able, self.memory_mib, 0.0).max(axis=2, initial=0.0)
         else:
             billed = self.billed_mib
         part = billed[self.kind_table] / self._pool_mib[self.kind_pool][:, None]
-        return np.asarray(self.pool_usd[self.kind_pool][:, None] * np.minimum(part, 1.0))
+        sliced = np.array([item.sliced for item in self.pools], dtype=np.bool_)[self.kind_pool]
+        alone = np.where(sliced[:, None] & ~self.dedicated, part, 1.0)
+        return np.asarray(self.pool_usd[self.kind_pool][:, None] * np.minimum([part, alone], 1.0))
 
     def held_usd(self, kind: Whole | int, variant: Whole | int, share_pct: Whole | int) -> Floats:
         """$/h of replicas where cost is what they hold: on devices of these kinds, of these variants (-1: none), with
@@ -411,8 +422,8 @@ class JointProblem:
         usd, share, someone = self.pool_usd[self.kind_pool[kind]], np.asarray(share_pct), np.asarray(variant) >= 0
         if self.by_share:
             return np.asarray(np.where(someone, usd * share / WHOLE_PCT, 0.0))
-        part_usd = self.kind_usd[kind, np.maximum(variant, 0)]
-        return np.asarray(np.where(someone, np.where(share >= WHOLE_PCT, usd, part_usd), 0.0))
+        own_usd = self.kind_usd[(share >= WHOLE_PCT).astype(np.int64), kind, np.maximum(variant, 0)]
+        return np.asarray(np.where(someone, own_usd, 0.0))
 
     @cached_property
     def network(self) -> Whole:

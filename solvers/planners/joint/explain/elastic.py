@@ -158,7 +158,7 @@ class _ElasticProgramme:
                 rows.enter(demand, replicas, here.rate_rps / ask.rate_rps)
             for row in (floor, most) if gate is None else (floor, most, gate):
                 rows.enter(row, replicas, 1.0)
-            rows.enter(money, replicas, share * pool.usd_per_h)
+            rows.enter(money, replicas, share * float(self.room.elastic.problem.budget_usd[cell.pool]))
 
     def _closed(self, ask: Ask) -> dict[GpuTypeName, Whole | None]:
         """Types that it may not use: the row that opens each, or None where it stays shut."""

@@ -9,9 +9,8 @@ cap lies below their lowest power limit, and MIG slices with a cap of their own,
 
 What is left of a device where something stays (share, memory, watts, at the clock that stands) is a pool of its own for
 one replica more on each: a pool cannot say what shares are taken. It tells how hard those who stay press on the
-newcomer, and how much pressure they bear before any of them serves less than is counted on. The device is paid for
-already, so its rest costs nothing where whole devices are paid; who asks for a budget has no part where the rest has no
-price. Only the largest rests are looked at.
+newcomer, and how much pressure they bear before any of them serves less than is counted on. Where whole devices are
+paid its rest costs nothing more, and who has a budget has no part in it. Only the largest rests are looked at.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from solvers.domain.arrays import Whole
-from solvers.domain.device import ColocationClass, PowerScope, Taint, is_offered
+from solvers.domain.device import ColocationClass, DeviceMode, PowerScope, Taint, is_offered
 from solvers.domain.grouping import grouped
 from solvers.domain.ids import DeviceId, WorkloadId
 from solvers.domain.plan import Assignment
@@ -211,6 +210,7 @@ def _pool(fleet: Fleet, index: int, limit_w: float) -> Pool:
         gpu_type=kind.gpu_type,
         devices=1,
         usd_per_h=kind.expected_usd_per_h,
+        interruptions_usd_per_h=kind.expected_usd_per_h - kind.usd_per_h,
         memory_mib=float(fleet.memory_free[index]),
         idle_w=float(fleet.idle_w[index]),
         limit_w=limit_w,
@@ -219,6 +219,7 @@ def _pool(fleet: Fleet, index: int, limit_w: float) -> Pool:
         failure_domain=int(fleet.failure_domain[index]),
         capped=bool(limit_w < fleet.limit_w[index]),
         memory_mib_whole=float(kind.memory_mib),
+        sliced=kind.unlimited or fleet.devices[index].mode is DeviceMode.TIME_SLICED,
     )
 
 
@@ -238,7 +239,6 @@ class _Found:
     """One device's rest: what makes pools, and what they are named after."""
 
     pool: Pool
-    """Of it alone."""
     device_class: DeviceClass
     taints: frozenset[Taint]
     colocation: ColocationClass

@@ -71,8 +71,8 @@ class Floor:
         problem, variants = self.problem, np.flatnonzero(self.problem.variant_workload == workload)
         judged = self.judge.judge(Patterns.singles(np.arange(problem.kinds), variants, problem.shares_pct))
         rows = judged.rows.take(judged.lawful)
-        prices = np.array([(pool.usd_per_h, pool.gpu_part) for pool in problem.pools])[problem.kind_pool[rows.kind]]
-        usd, gpus = (prices * rows.shares_pct[:, :1] / 100).min(axis=0, initial=np.inf)
+        each = np.array([problem.budget_usd, [pool.gpu_part for pool in problem.pools]])
+        usd, gpus = (each[:, problem.kind_pool[rows.kind]] * rows.shares_pct[:, 0] / 100).min(axis=1, initial=np.inf)
         return float(usd), float(gpus)
 
     def devices(self, pool: int) -> range:
@@ -325,14 +325,14 @@ class Seats:
             return False
         pool = self.floor.problem.pools[int(self.floor.pool_of[move.device])]
         if np.isfinite(work.budget_usd_per_h):
-            usd = self.spent_usd()[workload] + pool.usd_per_h * delta.share_pct / 100
-            if usd > work.budget_usd_per_h + DUST_USD:
+            usd_per_pct = self.floor.problem.budget_usd[self.floor.pool_of[move.device]] / 100
+            if self.spent_usd()[workload] + usd_per_pct * delta.share_pct > work.budget_usd_per_h + DUST_USD:
                 return False
         quota, gpus = self.quotas.get(work.project), pool.gpu_part * delta.share_pct / 100
         return quota is None or gpus <= 0 or self.gpus_of(work.project) + gpus <= quota + DUST
 
     def spent_usd(self) -> dict[int, float]:
-        """What the replicas of each workload cost by share, as budgets count."""
+        """What the replicas of each workload cost, likewise."""
         problem = self.floor.problem
         total = dict.fromkeys(range(len(problem.workloads)), 0.0)
         for pattern in self.patterns:
@@ -367,11 +367,11 @@ class Seats:
 
 
 def usd_of(problem: JointProblem, pattern: Pattern | None, workload: int) -> float:
-    """What one workload's replicas on a device cost by share."""
+    """What one workload's replicas on a device cost by share, as budgets count."""
     if pattern is None:
         return 0.0
     share = sum(part for variant, part in members_of(pattern) if problem.variants[variant].workload == workload)
-    return problem.pools[int(problem.kind_pool[pattern.kind])].usd_per_h * share / 100
+    return float(problem.budget_usd[problem.kind_pool[pattern.kind]]) * share / 100
 
 
 def members_of(pattern: Pattern | None) -> list[Member]:

@@ -145,7 +145,7 @@ class Rows:
         for index, inside in enumerate(self.cap_pools):
             hit = np.flatnonzero(inside[pool] > 0)
             parts.append((hit, np.full(len(hit), self.cap_at + index), dynamic[hit] / self.cap_unit[index]))
-        gpus, usd = share * self._part[pool[column]], share * problem.pool_usd[pool[column]]
+        gpus, usd = share * self._part[pool[column]], share * problem.budget_usd[pool[column]]
         ones = np.ones(len(column))
         replica, floor = self.floors.entries(work, pool[column])
         parts.append((column[replica], self.floor_at + floor, ones[replica]))
@@ -206,7 +206,7 @@ class Rows:
         quota = _at(duals, self.quota)
         money = _at(duals, self.money)
         base = problem.pool_usd / 100 if problem.by_share else np.zeros(len(problem.pools))
-        share = base[:, None] - np.outer(self._part, quota) / 100 - np.outer(problem.pool_usd, money) / 100
+        share = base[:, None] - np.outer(self._part, quota) / 100 - np.outer(problem.budget_usd, money) / 100
         cut_usd = np.zeros((len(CUTS), self.pool_at))
         cut_usd[np.searchsorted(CUTS, self.cut_steps), self.cut_work] = duals[self.base : self.count]
         cut = cut_usd.any(axis=1)

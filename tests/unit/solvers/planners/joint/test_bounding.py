@@ -10,10 +10,12 @@ import pytest
 
 from benchmarks.instances.family import family_problem
 from solvers.domain.change import Target
+from solvers.domain.device import DeviceMode
 from solvers.domain.ids import Generation
 from solvers.domain.plan import Destination, Plan
 from solvers.domain.policy import CostBasis, Term
 from solvers.domain.snapshot import Snapshot
+from solvers.domain.workload import Affinity
 from solvers.engines.deadline import Deadline
 from solvers.models.worth import worth_of
 from solvers.planners.base import Budget
@@ -173,6 +175,19 @@ def test_what_a_device_at_its_limit_draws_for_those_who_stay_is_billed_once() ->
     duals = np.where(np.arange(rows.count) < rows.pool_at, 1e3, 0.0)
     found = Certificate.of(loose, rows.prices(duals), Deadline(10.0, 100))
     assert found.bound(dear) <= cost * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("dedicated", [False, True])
+def test_all_of_a_device_in_time_slices_is_billed_by_its_memory_but_for_who_is_there_alone(dedicated: bool) -> None:
+    """Alone it is no longer in time slices."""
+    sliced = builders.device("a", 0, "t4", mode=DeviceMode.TIME_SLICED)
+    service = builders.service(rate_rps_declared=20.0, affinity=Affinity(dedicated=dedicated))
+    policy = builders.policy(cost_basis=CostBasis.MEMORY)
+    picture = builders.snapshot([sliced, builders.device("b", 0, "v100")], [service], policy=policy)
+    plan = planned(picture)
+    assert {item.device for item in plan.assignments} == {sliced.id}
+    assert plan.bound_usd_per_h == pytest.approx(plan.objective.cost_usd_per_h, rel=1e-6)
+    assert (plan.objective.cost_usd_per_h == builders.gpu_type("t4").prices[0].usd_per_h) == dedicated
 
 
 def test_what_is_left_unserved_counts_off() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from solvers.domain.change import Target
-from solvers.domain.device import PowerCap, PowerScope
+from solvers.domain.device import PowerCap, PowerScope, PriceKind, PriceRow
 from solvers.domain.evidence import ReasonCode, Reporter, SilentReporter
 from solvers.domain.ids import DeviceId, Generation, ModelName
 from solvers.domain.plan import Plan, Proposal, ProposalStatus
@@ -227,6 +227,23 @@ def test_node_caps_are_kept_node_by_node() -> None:
     caps = tuple(PowerCap(scope=PowerScope.NODE, subject=node, limit_w=90.0) for node in "abcd")
     plan = plan_of(builders.snapshot(devices, services, power_caps=caps, policy=DEVICE))
     assert not plan.unplaced
+
+
+@pytest.mark.parametrize("services", [1, 3])
+def test_what_interruptions_cost_is_within_no_budget(services: int) -> None:
+    spot = PriceRow(kind=PriceKind.SPOT, usd_per_h=0.1, interruptions_per_h=1.0)
+    picture = builders.snapshot(
+        [builders.device("a", number, "t4") for number in range(services)],
+        [builders.service(f"s{number}", rate_rps_declared=60.0, budget_usd_per_h=0.1) for number in range(services)],
+        nodes=[builders.node("a", price_kind=PriceKind.SPOT)],
+        gpu_types=(builders.gpu_type("t4", prices=(spot,)),),
+        policy=replace(DEVICE, interruption_usd=1.0),
+    )
+    proposal = propose(picture)
+    assert proposal.insight is not None
+    own = next(item for item in proposal.insight.contenders if item.name == "joint")
+    assert own.objective.unserved == 0.0
+    assert own.objective.cost_usd_per_h > 1.1
 
 
 def test_failure_domains_are_used() -> None:
