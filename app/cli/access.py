@@ -14,7 +14,7 @@ from urllib.parse import quote, urlsplit
 
 import typer
 
-from app.cli.options import Server, Token, connect, duration_s
+from app.cli.options import COUNT_MAX, Server, Token, connect, duration_s
 from app.cli.output import Cell, CommandError, Exit, Format, Output, listed, show
 from app.client.connection import Connection
 from app.client.contexts import CONTEXT_VARIABLE, read_contexts, write_contexts
@@ -304,7 +304,7 @@ def list_webhooks(output: Output = Format.TABLE, server: Server = None, token: T
 def list_deliveries(
     name: Annotated[str, typer.Argument(help="The webhook.")],
     *,
-    last: Annotated[int, typer.Option("-n", "--last", help="So many, the newest first.", min=1)] = 50,
+    last: Annotated[int, typer.Option("-n", "--last", help="So many, the newest first.", min=1, max=COUNT_MAX)] = 50,
     output: Output = Format.TABLE,
     server: Server = None,
     token: Token = None,

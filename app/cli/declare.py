@@ -23,7 +23,7 @@ import typer
 import yaml
 
 from app import kinds
-from app.cli.options import Server, Token, connect
+from app.cli.options import COUNT_MAX, IntervalS, Server, Token, connect
 from app.cli.output import Cell, CommandError, Exit, Format, Output, exit_code_of, listed, rows, sentence_of, show
 from app.cli.tables import plan_head
 from app.client.documents import (
@@ -106,11 +106,7 @@ def get(
     limit: Annotated[
         int | None,
         typer.Option(
-            "-n",
-            "--limit",
-            min=1,
-            help=f"List so many at most; default: all, {HISTORY_SHOWN} of a history.",
-            show_default=False,
+            "-n", "--limit", min=1, max=COUNT_MAX, help=f"List so many; default: all, {HISTORY_SHOWN} of a history."
         ),
     ] = None,
     labels: Annotated[
@@ -118,7 +114,7 @@ def get(
         typer.Option("-l", "--label", metavar="KEY[=VALUE]", help="Only what has this label; with all of several."),
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Then print what changes, until Ctrl-C.")] = False,
-    interval_s: Annotated[float, typer.Option("--interval", help="Seconds between looks of --watch.", min=0.2)] = 2.0,
+    interval_s: IntervalS = 2.0,
     looks: Annotated[int, typer.Option(help="Stop --watch after so many; 0: never.", min=0, hidden=True)] = 0,
     server: Server = None,
     token: Token = None,

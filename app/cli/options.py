@@ -84,7 +84,13 @@ Data = Annotated[
 DATA = Path("../shared/data")
 
 
+COUNT_MAX = 10**9
+"""More than any list holds; what Python counts ends somewhere, too."""
+IntervalS = Annotated[float, typer.Option("--interval", help="Seconds between looks.", min=0.2, max=86_400)]
+
+
 _DURATION = re.compile(r"^(\d+)([smhd])$")
+_DIGITS_MAX = 9
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
@@ -93,6 +99,8 @@ def duration_s(text: str) -> int:
     match = _DURATION.match(text.strip())
     if match is None:
         raise InputError(f"{text!r} is not a duration; write a whole number and s, m, h or d, such as 24h")
+    if len(match[1]) > _DIGITS_MAX:
+        raise InputError(f"a duration has {_DIGITS_MAX} digits at most, got {len(match[1])}")
     return int(match[1]) * _SECONDS[match[2]]
 
 

@@ -159,10 +159,11 @@ def traffic(
     token: Token = None,
     file: Annotated[Path | None, typer.Option("-f", "--file", help="Rate shapes; default: the demo's.")] = None,
     gateway: Annotated[str, typer.Option(help="Name under which offered load is reported.")] = GATEWAY,
-    day_s: Annotated[float | None, typer.Option("--day-s", help="Seconds a day takes.", min=1)] = None,
+    day_s: Annotated[float | None, typer.Option("--day-s", help="Seconds a day takes.", min=1, max=1e9)] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the arrivals.")] = None,
     anchor_s: Annotated[
-        float | None, typer.Option("--anchor-s", help="Epoch seconds at which the day began; default: now.")
+        float | None,
+        typer.Option("--anchor-s", min=0, max=1e11, help="Epoch seconds at which the day began; default: now."),
     ] = None,
 ) -> None:
     """Play the users of the simulated fleet until stopped."""

@@ -13,7 +13,7 @@ import typer
 
 from app.cli import declare
 from app.cli.declare import Files
-from app.cli.options import Server, Token, connect, duration_s
+from app.cli.options import COUNT_MAX, Server, Token, connect, duration_s
 from app.cli.output import Cell, CommandError, Exit, Format, Output, listed, number, rows, show, signed, usd
 from app.cli.planning import LaneOption
 from headroom_client import Client, Document
@@ -41,7 +41,7 @@ def short_id(plan_id: str) -> str:
 def plans(
     lane: Annotated[LaneOption | None, typer.Option(help="Only of this lane.")] = None,
     waiting: Annotated[bool, typer.Option("--waiting", help="Only those that wait for approval.")] = False,
-    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="At most so many.")] = PLANS_SHOWN,
+    limit: Annotated[int, typer.Option("-n", "--limit", min=1, max=COUNT_MAX, help="At most so many.")] = PLANS_SHOWN,
     output: Output = Format.TABLE,
     server: Server = None,
     token: Token = None,

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.options import Server, Token, connect, duration_s
+from app.cli.options import COUNT_MAX, Server, Token, connect, duration_s
 from app.cli.output import Cell, Format, Output, listed, number, rows, show
 from headroom_client import Document
 from solvers.errors import InputError
@@ -30,12 +30,13 @@ def submit(
     inputs: Annotated[int, typer.Option("--inputs", min=1, help="How many inputs there are.")],
     deadline: Annotated[str | None, typer.Option("--deadline", help="Until when, from now, such as 2h.")] = None,
     min_rate: Annotated[
-        float | None, typer.Option("--min-rate", help="Instead of a deadline: inputs a second at least.")
+        float | None,
+        typer.Option("--min-rate", min=0, max=1e12, help="Instead of a deadline: inputs a second at least."),
     ] = None,
     project: Annotated[str | None, typer.Option("--project", help="Default: the token's own.")] = None,
     name: Annotated[str | None, typer.Option("--name", help="Default: one is made up.")] = None,
     latency_weight: Annotated[
-        float | None, typer.Option("--lambda", help="From 0 to below 1; above 0.5 latency counts more.")
+        float | None, typer.Option("--lambda", min=0, max=1, help="From 0 to below 1; above 0.5 latency counts more.")
     ] = None,
     priority: Annotated[int | None, typer.Option("--priority", min=0, max=1000)] = None,
     gpu_types: Annotated[
@@ -71,7 +72,9 @@ def list_tasks(
     *,
     project: Annotated[str | None, typer.Option("--project", help="Only of this project.")] = None,
     state: Annotated[str | None, typer.Option("--state", help=f"Only these: {', '.join(STATES)}.")] = None,
-    limit: Annotated[int | None, typer.Option("-n", "--limit", min=1, help="So many at most; default: all.")] = None,
+    limit: Annotated[
+        int | None, typer.Option("-n", "--limit", min=1, max=COUNT_MAX, help="So many at most; default: all.")
+    ] = None,
     output: Output = Format.TABLE,
     server: Server = None,
     token: Token = None,

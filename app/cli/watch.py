@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from app import kinds
-from app.cli.options import Server, Token, connect, duration_s
+from app.cli.options import IntervalS, Server, Token, connect, duration_s
 from app.cli.output import (
     Cell,
     CommandError,
@@ -158,7 +158,7 @@ def _say_new(lines: list[str], told: str, output: Format) -> str:
 
 
 def top(
-    interval_s: Annotated[float, typer.Option("--interval", help="Seconds between looks.", min=0.2)] = 2.0,
+    interval_s: IntervalS = 2.0,
     looks: Annotated[int, typer.Option("-n", "--looks", help="Stop after so many; 0: until Ctrl-C.", min=0)] = 0,
     server: Server = None,
     token: Token = None,
@@ -347,9 +347,9 @@ def span_of(start: str | None, end: str | None, last: str | None) -> tuple[datet
 def _moment(text: str) -> datetime:
     try:
         found = datetime.fromisoformat(text)
-    except ValueError:
+        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    except (OverflowError, ValueError):
         raise InputError(f"{text!r} is no moment; write 2026-11-01 or 2026-11-01T08:00, which is UTC") from None
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
 
 
 def _back(until: datetime, last: str) -> datetime:
