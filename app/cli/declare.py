@@ -141,11 +141,13 @@ def get(
                 near = did_you_mean(key[1], {item["name"] for item in named})
                 raise CommandError(f"no project has a {kind.name} {key[1]}{near}", Exit.NOT_FOUND)
             key = (homes.pop() if len(homes) == 1 else key[0], key[1])
-        look = partial(_found, client, kind, key, limit, labels)
-        items = look()
+        # Looks at the first few only could not tell what was deleted from what moved down.
+        look = partial(_found, client, kind, key, None if watch else limit, labels)
+        known = look()
+        items = known[:limit]
         files = [_as_file(kind, item) for item in items]
         show(files if listing else files[0], output, _table(kind, items, output), goes_on=watch)
-        for changed in _changes(kind, look, items, interval_s, looks) if watch else ():
+        for changed in _changes(kind, look, known, interval_s, looks) if watch else ():
             show([_as_file(kind, item) for item in changed], output, _table(kind, changed, output), goes_on=True)
 
 

@@ -174,8 +174,13 @@ def _known(client: Client, asked: str) -> tuple[str, str]:
 
 
 def full_name(client: Client, workload: str) -> str:
-    """`project/name` of a workload given by either form. Raises CommandError when it is unknown or not unique."""
-    if "/" in workload:
+    """`project/name` of a workload given by either form. Raises CommandError when it is unknown or not unique,
+    InputError when it is of neither.
+    """
+    parts = workload.split("/")
+    if len(parts) > 2 or not all(parts):
+        raise InputError(f"a workload is named NAME or PROJECT/NAME, got {workload!r}")
+    if len(parts) == 2:
         return workload
     return unique(workload, _workloads(client))
 

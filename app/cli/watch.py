@@ -35,7 +35,7 @@ from app.cli.planning import full_name
 from app.cli.reviewing import hold_lines, waiting_plans
 from app.cli.tables import answered_line
 from app.client.documents import told_near
-from headroom_client import Client, Document, UnreachableError
+from headroom_client import ApiError, Client, Document, UnreachableError
 from solvers.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
@@ -187,7 +187,9 @@ def _screens(client: Client, looks: int) -> Iterator[Group]:
         try:
             shown = _screen(client.fleet())
             yield Group(*shown)
-        except UnreachableError as error:
+        except (ApiError, UnreachableError) as error:
+            if isinstance(error, ApiError) and error.status < 500:
+                raise
             yield Group(*shown, f"\n{error.message}")
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import httpx
 import pytest
 
+from app.cli import watch
 from app.cli.output import Exit
 from tests.unit.app.cli.conftest import Api, Headroom, page
+from tests.unit.app.cli.test_commands import fleet, service
 
 HUGE = "9" * 400
 
@@ -52,3 +57,56 @@ def test_numbers_and_moments_beyond_sense_are_refused_in_one_line(
     assert (said.status, len(said.err.splitlines()), len(said.err) < 300) == (Exit.USAGE, 1, True), said.err
     assert not api.asked
     assert "none.yaml" not in said.err
+
+
+@pytest.mark.parametrize("command", ["logs", "explain"])
+@pytest.mark.parametrize("name", ["a/b/c", "a/", "/b", "/"])
+def test_a_workload_of_another_shape_is_refused(api: Api, headroom: Headroom, command: str, name: str) -> None:
+    said = headroom(command, name)
+    assert (said.status, said.err) == (
+        Exit.USAGE,
+        f"headroom: a workload is named NAME or PROJECT/NAME, got {name!r}\n",
+    )
+    assert not api.asked
+
+
+class Looks(dict[str, Any]):
+    """Answers that the second look finds changed."""
+
+    def __init__(self, *looks: Any) -> None:
+        super().__init__()
+        self.looks = list(looks)
+
+    def get(self, path: str, default: Any = None) -> Any:
+        return self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+
+
+def test_what_only_moved_down_a_watched_list_is_not_called_deleted(
+    api: Api, headroom: Headroom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    first, second, last = service("a"), service("b"), service("c")
+    words = ("get", "services", "-n", "1", "--watch", "-o", "json", "--looks")
+    api.answers = Looks(page(second, last), page(first, second, last))
+    said = headroom(*words, "1")
+    assert said.err == ""
+    assert [name in said.out for name in ('"a"', '"b"', '"c"')] == [True, True, False]
+    api.answers = Looks(page(second, last), page(first, second, last), page(first, last))
+    assert headroom(*words, "2").err == "deleted service/vision/b\n"
+
+
+def test_top_outlives_a_server_without_its_database(
+    api: Api, headroom: Headroom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch.time, "sleep", lambda _: None)
+    away = httpx.Response(503, json={"code": "database-unavailable", "detail": "the database is away"})
+    api.answers = Looks(fleet(), away, fleet())
+    said = headroom("top", "-n", "2")
+    assert (said.status, len(api.asked), said.err) == (Exit.OK, 3, "")
+    api.answers = Looks(fleet(), away)
+    assert "the database is away" in headroom("top", "-n", "1").out
+
+
+def test_top_ends_where_its_token_is_refused(api: Api, headroom: Headroom) -> None:
+    api.answers = Looks(fleet(), httpx.Response(401, json={"code": "token-invalid", "detail": "no such token"}))
+    assert headroom("top", "-n", "2").status == Exit.REFUSED
