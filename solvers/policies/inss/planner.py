@@ -38,6 +38,7 @@ from solvers.policies.inss.placing import (
     staying,
 )
 from solvers.problems.choice import Option
+from solvers.problems.needs import Need
 
 KNOBS = (Knob.GPU_TYPE, Knob.REPLICAS, Knob.PLACEMENT, Knob.SHARE, Knob.MEMORY, Knob.BATCH)
 SPEC = PlannerSpec(
@@ -102,18 +103,27 @@ class _Allocation:
     artefact: Artefact | None = None
 
     def settle(self) -> None:
-        """Choose columns, put them into the books, fill what is missing, give leftover share away."""
+        """Choose columns, put them into the books, fill what is missing, give leftover share away; what is short then
+        is filled, too: no column counts what a plan must prove.
+        """
         listed = columns_of(self.draft, self.belief, self.parameters)
         self.columns = len(listed.problem)
         self._seat(listed)
         draft = self.draft
         for need, wanted in zip(listed.needs, listed.problem.wanted, strict=True):
-            options, settled = draft.options(need), draft.open(need)
-            if len(settled.placed) < wanted:
-                draft.fill(settled, np.ones(len(options), dtype=np.bool_), draft.at_home(need, draft.best_fit))
+            if len(draft.open(need).placed) < wanted:
+                self._fill(need)
         if self.parameters.leftover is LeftoverShare.DISTRIBUTE:
             for device in range(len(draft.fleet.devices)):
                 self._give_away(device)
+        for need in listed.needs:
+            if draft.open(need).rate_rps_short > 0:
+                self._fill(need)
+
+    def _fill(self, need: Need) -> None:
+        """With the cheapest options that fit."""
+        draft, every = self.draft, np.ones(len(self.draft.options(need)), dtype=np.bool_)
+        draft.fill(draft.open(need), every, draft.at_home(need, draft.best_fit))
 
     def _seat(self, listed: KnapsackColumns) -> None:
         """Put what is chosen into the books. Whom they refuse (they judge neighbours and memory of their own) is struck

@@ -117,6 +117,17 @@ def test_leftover_share_is_given_away_or_kept() -> None:
     assert {item.workload for item in kept.assignments} == {item.workload for item in spread.assignments}
 
 
+@pytest.mark.parametrize("leftover", ["distribute", "reserve"])
+def test_who_is_short_by_what_plans_must_prove_gets_what_is_left(leftover: str) -> None:
+    """One replica would serve it by InSS' own count, which keeps nothing back for waiting."""
+    devices = tuple(builders.device("a", index, "t4") for index in range(4))
+    service = builders.service("one", rate_rps_declared=480.0, slo=builders.slo(80.0), replicas_max=4)
+    plan, facts = plan_of(builders.snapshot(devices, [service]), settings={"leftover": leftover})
+    assert "columns" in facts
+    assert plan.unplaced == ()
+    assert len({item.device for item in plan.assignments}) == len(plan.assignments) < len(devices)
+
+
 def test_gpulets_places_stay_with_other_batches() -> None:
     plain, _ = plan_of(room(200.0), "gpulet")
     mine, facts = plan_of(room(200.0), "bda_gpulet")
