@@ -18,6 +18,7 @@ HEAD_BYTES_MAX = 65536
 _CHUNK_BYTES = 65536
 _STATUS = re.compile(r"[0-9]{3}(?![^ ])")
 _LENGTH = re.compile(r"[0-9]{1,12}")
+_SIZE = re.compile(rb"[0-9a-fA-F]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,14 +51,98 @@ class WebAnswer:
 Then = Callable[[WebAnswer], None]
 
 
+class AnswerReader:
+    """Reads an answer as its bytes come, each of them once: who sends few at a time must not be dear to listen to."""
+
+    def __init__(self) -> None:
+        self._received = bytearray()
+        self._searched = 0
+        """Before here is no line end that is still looked for."""
+        self._begin = 0
+        """Where the body, or its next chunk, begins; 0 as long as the head is not there."""
+        self._status = 0
+        self._chunked = False
+        self._length: int | None = None
+        """Of the body, or of its next chunk; None where that is not told, or not yet."""
+        self._chunks = bytearray()
+
+    def take(self, data: bytes, *, ended: bool) -> WebAnswer | None:
+        """The answer, None as long as more must come. Interim answers (1xx) nobody asked for."""
+        self._received += data
+        if len(self._received) > BODY_BYTES_MAX + HEAD_BYTES_MAX:
+            return WebAnswer(status=0, problem=f"an answer of more than {BODY_BYTES_MAX} bytes")
+        if not self._begin:
+            head = self._until(b"\r\n\r\n")
+            if head is None:
+                if ended or len(self._received) > HEAD_BYTES_MAX:
+                    return WebAnswer(status=0, problem="closed without an answer" if ended else "an endless head")
+                return None
+            if not self._understand(head):
+                return WebAnswer(status=0, problem="no HTTP")
+        body = self._chunks_joined() if self._chunked else self._body(ended=ended)
+        if isinstance(body, WebAnswer):
+            return body
+        if body is None:
+            return WebAnswer(status=0, problem="closed within its answer") if ended else None
+        return WebAnswer(status=self._status, body=body)
+
+    def _until(self, mark: bytes) -> bytes | None:
+        """What comes before the next mark; then everything goes on behind it."""
+        found = self._received.find(mark, max(self._begin, self._searched))
+        if found < 0:
+            self._searched = len(self._received) - len(mark) + 1
+            return None
+        text = bytes(self._received[self._begin : found])
+        self._begin = self._searched = found + len(mark)
+        return text
+
+    def _understand(self, head: bytes) -> bool:
+        """Whether this is the head of an answer."""
+        lines = head.decode("latin-1").split("\r\n")
+        version, _, status = lines[0].partition(" ")
+        if not version.startswith("HTTP/1.") or not _STATUS.match(status):
+            return False
+        headers = {name.strip().lower(): text.strip() for name, _, text in (line.partition(":") for line in lines[1:])}
+        self._status = int(status[:3])
+        self._chunked = headers.get("transfer-encoding", "").lower() == "chunked"
+        if not self._chunked and _LENGTH.fullmatch(headers.get("content-length", "")):
+            self._length = int(headers["content-length"])
+        return True
+
+    def _body(self, *, ended: bool) -> bytes | None:
+        if self._length is None:
+            return bytes(self._received[self._begin :]) if ended else None
+        end = self._begin + self._length
+        return bytes(self._received[self._begin : end]) if len(self._received) >= end else None
+
+    def _chunks_joined(self) -> bytes | WebAnswer | None:
+        """A body that comes in chunks, once its last one is there; an answer where they are none."""
+        while True:
+            if self._length is None:
+                line = self._until(b"\r\n")
+                if line is None:
+                    return None
+                size = line.split(b";")[0].strip()
+                if not _SIZE.fullmatch(size):
+                    return WebAnswer(status=0, problem="a chunk without a size")
+                self._length = int(size, 16)
+            if self._length == 0:
+                return bytes(self._chunks)
+            end = self._begin + self._length
+            if len(self._received) < end + 2:
+                return None
+            self._chunks += self._received[self._begin : end]
+            self._begin, self._length = end + 2, None
+
+
 @dataclass(slots=True, eq=False)
 class _WebExchange:
     question: Question
     then: Then
     deadline_s: float
     socket: socket.socket
-    unsent: bytes
-    received: bytearray = field(default_factory=bytearray)
+    unsent: memoryview
+    reader: AnswerReader = field(default_factory=AnswerReader)
 
 
 class SocketWeb:
@@ -91,7 +176,7 @@ class SocketWeb:
             self._failed.append((then, _no_answer(error)))
             return
         deadline_s = self._now_s() + question.timeout_s
-        exchange = _WebExchange(question, then, deadline_s, connection, _request_bytes(question))
+        exchange = _WebExchange(question, then, deadline_s, connection, memoryview(_request_bytes(question)))
         self._open.add(exchange)
         self._selector.register(connection, selectors.EVENT_WRITE, exchange)
 
@@ -161,10 +246,7 @@ class SocketWeb:
             return None
         except OSError as error:
             return _no_answer(error)
-        exchange.received += data
-        if len(exchange.received) > BODY_BYTES_MAX + HEAD_BYTES_MAX:
-            return WebAnswer(status=0, problem=f"an answer of more than {BODY_BYTES_MAX} bytes")
-        return read_answer(bytes(exchange.received), ended=not data)
+        return exchange.reader.take(data, ended=not data)
 
 
 def fetch(question: Question, now_s: Callable[[], float] = time.monotonic) -> WebAnswer:
@@ -178,49 +260,6 @@ def fetch(question: Question, now_s: Callable[[], float] = time.monotonic) -> We
     finally:
         web.close()
     return answers[0]
-
-
-def read_answer(received: bytes, *, ended: bool) -> WebAnswer | None:
-    """The answer these bytes are, None as long as more must come. Interim answers (1xx) nobody asked for."""
-    head, found, rest = received.partition(b"\r\n\r\n")
-    if not found:
-        if ended or len(head) > HEAD_BYTES_MAX:
-            return WebAnswer(status=0, problem="closed without an answer" if ended else "an endless head")
-        return None
-    lines = head.decode("latin-1").split("\r\n")
-    version, _, status = lines[0].partition(" ")
-    if not version.startswith("HTTP/1.") or not _STATUS.match(status):
-        return WebAnswer(status=0, problem="no HTTP")
-    headers = {name.strip().lower(): text.strip() for name, _, text in (line.partition(":") for line in lines[1:])}
-    if headers.get("transfer-encoding", "").lower() == "chunked":
-        body = _unchunked(rest)
-    elif _LENGTH.fullmatch(headers.get("content-length", "")):
-        length = int(headers["content-length"])
-        body = rest[:length] if len(rest) >= length else None
-    else:
-        body = rest if ended else None
-    if body is None:
-        return WebAnswer(status=0, problem="closed within its answer") if ended else None
-    return WebAnswer(status=int(status[:3]), body=body)
-
-
-def _unchunked(rest: bytes) -> bytes | None:
-    """A body that came in chunks; None when it is not whole, or no such thing."""
-    parts: list[bytes] = []
-    at = 0
-    while True:
-        line = rest.find(b"\r\n", at)
-        size = rest[at:line].split(b";")[0].strip() if line >= 0 else b""
-        if not size or not all(digit in b"0123456789abcdefABCDEF" for digit in size):
-            return None
-        length = int(size, 16)
-        if length == 0:
-            return b"".join(parts)
-        begin = line + 2
-        if len(rest) < begin + length + 2:
-            return None
-        parts.append(rest[begin : begin + length])
-        at = begin + length + 2
 
 
 def _request_bytes(question: Question) -> bytes:

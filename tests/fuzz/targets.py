@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agents.crew.metrics import read_page
-from agents.crew.web import read_answer
+from agents.crew.web import AnswerReader
 from agents.devices.nvml.boards import parse_selection
 from agents.errors import AgentError
 from agents.helper.protocol import decode_answer, decode_request
@@ -129,7 +129,7 @@ def _page(data: bytes) -> Any:
 
 
 def _http(data: bytes) -> Any:
-    return read_answer(data, ended=False), read_answer(data, ended=True)
+    return AnswerReader().take(data, ended=False), AnswerReader().take(data, ended=True)
 
 
 def _mps(data: bytes) -> Any:

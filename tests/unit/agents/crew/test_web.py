@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import socket
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
+from types import FrameType
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.crew.web import Question, SocketWeb, WebAnswer, fetch, read_answer
+from agents.crew.web import AnswerReader, Question, SocketWeb, WebAnswer, fetch
 
 
 @pytest.mark.parametrize(
@@ -28,7 +31,8 @@ from agents.crew.web import Question, SocketWeb, WebAnswer, fetch, read_answer
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2;x=y\r\nde\r\n0\r\n\r\n", False,
          WebAnswer(status=200, body=b"abcde")),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nab", False, None),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-3\r\nabc\r\n", False, None),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-3\r\nabc\r\n", False,
+         WebAnswer(status=0, problem="a chunk without a size")),
         (b"HTTP/1.1 200 OK\r\nTransfer-Enc", False, None),
         (b"", True, WebAnswer(status=0, problem="closed without an answer")),
         (b"SSH-2.0-x\r\n\r\n", False, WebAnswer(status=0, problem="no HTTP")),
@@ -39,7 +43,7 @@ from agents.crew.web import Question, SocketWeb, WebAnswer, fetch, read_answer
     ],
 )  # fmt: skip
 def test_bytes_are_an_answer_or_not_yet(received: bytes, ended: bool, answer: WebAnswer | None) -> None:
-    assert read_answer(received, ended=ended) == answer
+    assert AnswerReader().take(received, ended=ended) == answer
 
 
 @given(
@@ -49,9 +53,25 @@ def test_bytes_are_an_answer_or_not_yet(received: bytes, ended: bool, answer: We
 )
 def test_no_bytes_break_it(noise: bytes, ended: bool, header: bytes) -> None:
     for received in (noise, b"HTTP/1.1 " + noise, b"HTTP/1.1 200 OK\r\n" + header + noise):
-        answer = read_answer(received, ended=ended)
+        answer = AnswerReader().take(received, ended=ended)
         assert answer is None or answer.status == 0 or 0 <= answer.status <= 999
         assert answer is not None or not ended
+
+
+@given(st.lists(st.binary(max_size=9), max_size=9), st.booleans(), st.integers(1, 9))
+def test_pieces_are_the_answer_that_the_whole_is(chunks: list[bytes], by_length: bool, size: int) -> None:
+    body = b"".join(chunks)
+    sent = b"HTTP/1.1 200 OK\r\n"
+    if by_length:
+        sent += b"Content-Length: %d\r\n\r\n" % len(body) + body
+    else:
+        sent += b"Transfer-Encoding: chunked\r\n\r\n"
+        sent += b"".join(b"%x;x\r\n%s\r\n" % (len(chunk), chunk) for chunk in chunks if chunk) + b"0\r\n\r\n"
+    reader = AnswerReader()
+    answers = [reader.take(sent[at : at + size], ended=False) for at in range(0, len(sent), size)]
+    whole = WebAnswer(status=200, body=body)
+    assert AnswerReader().take(sent, ended=False) == whole
+    assert next(answer for answer in answers if answer is not None) == whole
 
 
 @contextmanager
@@ -86,6 +106,59 @@ def test_a_question_is_sent_and_its_answer_read() -> None:
     assert head.startswith(b"POST /p?q=1 HTTP/1.1\r\nHost: 127.0.0.1:")
     assert b"Content-Length: 2" in head
     assert body == b"{}"
+
+
+def test_an_answer_in_small_pieces_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agents.crew.web._CHUNK_BYTES", 16)
+    once, twice = lines_run_for(100), lines_run_for(200)
+    assert twice < 3 * once
+
+
+def lines_run_for(chunks: int) -> int:
+    """How many lines of code read an answer in so many chunks; it would be four times as many for twice the chunks if
+    each piece had everything read anew.
+    """
+    run = [0]
+
+    def count(frame: FrameType, event: str, _: object) -> Any:
+        run[0] += event == "line" and frame.f_globals["__name__"] == SocketWeb.__module__
+        return count
+
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with listening(head + b"1\r\na\r\n" * chunks + b"0\r\n\r\n") as (port, _):
+        before = sys.gettrace()
+        sys.settrace(count)
+        try:
+            answer = fetch(Question(host="127.0.0.1", port=port, path="/", timeout_s=60.0))
+        finally:
+            sys.settrace(before)
+    assert answer == WebAnswer(status=200, body=b"a" * chunks)
+    return run[0]
+
+
+def test_an_answer_that_drips_has_its_time_in_all() -> None:
+    """However long each piece gives hope of the next one."""
+    now = [100.0]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        over = threading.Event()
+
+        def drip() -> None:
+            connection, _ = server.accept()
+            with connection, suppress(OSError):
+                connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+                while not over.wait(0.001):
+                    connection.sendall(b"x")
+
+        def pass_time() -> float:
+            now[0] += 0.5
+            return now[0]
+
+        thread = threading.Thread(target=drip, daemon=True)
+        thread.start()
+        asked = Question(host="127.0.0.1", port=server.getsockname()[1], path="/", timeout_s=30.0)
+        assert fetch(asked, pass_time) == WebAnswer(status=0, problem="no answer within 30 s")
+        over.set()
+        thread.join(10.0)
 
 
 def test_a_port_nobody_listens_on_answers_nothing() -> None:
