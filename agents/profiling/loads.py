@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from agents.devices.base import WorkerReading
-from agents.errors import NotSupportedError
+from agents.errors import DeviceError, NotSupportedError
 from agents.wire import WarmUpTarget, WorkerTarget
 
 if TYPE_CHECKING:
@@ -34,6 +34,15 @@ class LoadSeen:
     first_failure: str = ""
 
 
+def _begun(thread: threading.Thread) -> threading.Thread:
+    """Raises DeviceError where the host has no thread left: no WorkerError, since no point is to blame for that."""
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise DeviceError(f"this host has no thread left for the load: {error}") from None
+    return thread
+
+
 class ClientLoad:
     """So many clients, in threads until stopped, sending one request over and over: POST with a body, GET without."""
 
@@ -44,11 +53,13 @@ class ClientLoad:
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._seen = LoadSeen()
-        self._threads = [
-            threading.Thread(target=self._client, name="load", daemon=True) for _ in range(min(clients, CLIENTS_MAX))
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads: list[threading.Thread] = []
+        try:
+            for _ in range(min(clients, CLIENTS_MAX)):
+                self._threads.append(_begun(threading.Thread(target=self._client, name="load", daemon=True)))
+        except DeviceError:
+            self.close()
+            raise
 
     def take(self) -> LoadSeen:
         with self._lock:
@@ -134,8 +145,7 @@ class HttpLoads:
 class _Offered:
     def __init__(self, offering: FakeDevices, replica: str) -> None:
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(offering, replica), name="load", daemon=True)
-        self._thread.start()
+        self._thread = _begun(threading.Thread(target=self._run, args=(offering, replica), name="load", daemon=True))
 
     def take(self) -> LoadSeen:
         """Nothing comes back from simulated workers but their own reports."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,7 @@ from agents.devices.base import Reservations
 from agents.log import Log
 from agents.loop.collect import Collector
 from agents.profiling.desk import DeskParts, ProfilingDesk
-from agents.profiling.loads import HttpLoads, LoadMaker
+from agents.profiling.loads import HttpLoads, LoadMaker, OfferedLoads
 from agents.profiling.points import Control, MeasuringPoint
 from agents.servers import Servers
 from agents.transport import UnreachableError
@@ -266,6 +267,21 @@ def test_an_unknown_device_is_refused(room: Room) -> None:
     room.order(uuid="GPU-other")
     room.desk().look()
     assert "no device GPU-other" in room.plane.news[-1]["detail"]
+
+
+def test_a_host_without_threads_fails_the_run_and_not_its_points(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    room.loads = OfferedLoads(room.stage.devices)
+    room.plane.asked = POINTS
+    room.order()
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    room.desk().look()
+    assert room.plane.news[-1]["state"] == "failed"
+    assert "no thread left" in room.plane.news[-1]["detail"]
+    assert left_clean(room)
+    assert not list(room.folder.rglob("*.jsonl")), "a point that could not be loaded is measured another time"
 
 
 def test_the_highest_clock_is_no_lock(room: Room) -> None:

@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from agents.errors import DeviceError
 from agents.profiling.loads import ClientLoad, LoadSeen
 from agents.wire import WarmUpTarget
 from tests.waiting import wait_until
@@ -170,6 +171,24 @@ def test_clients_that_are_still_answered_are_waited_for_once_not_each(
         load.close()
     assert len(waited) == 3
     assert sum(waited) <= 0.5
+
+
+def test_a_host_without_threads_gets_no_load_and_keeps_none(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[threading.Thread] = []
+    start = threading.Thread.start
+
+    def start_two(thread: threading.Thread) -> None:
+        if thread.name == "load":
+            if len(begun) == 2:
+                raise RuntimeError("can't start new thread")
+            begun.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_two)
+    with pytest.raises(DeviceError, match="no thread left for the load: can't start new thread"):
+        ClientLoad(server.url, POST, 6)
+    assert len(begun) == 2
+    assert not any(thread.is_alive() for thread in begun)
 
 
 def test_nobody_there_is_a_failure() -> None:
