@@ -201,6 +201,8 @@ class Launcher:
                     self._bench.state.remove(path.name)
             else:
                 self._take_in(member)
+        # An agent may have died between making a group and starting its worker.
+        self._bench.host.limits.sweep(frozenset(map(safe_name, self._bench.members)))
 
     def _unwritten(self, member: CrewMember) -> ProcessId | None:
         """The process of a start that its agent did not live to write down: the first with its mark."""

@@ -309,6 +309,13 @@ class CgroupLimits:
             with contextlib.suppress(OSError):
                 (self._base / (PREFIX + name)).rmdir()
 
+    def sweep(self, names: frozenset[str]) -> None:
+        """Remove groups of all others; the system keeps those that still have processes."""
+        if self._base is not None:
+            for group in self._base.glob(PREFIX + "*"):
+                if group.name.removeprefix(PREFIX) not in names:
+                    self.remove(group.name.removeprefix(PREFIX))
+
 
 def _hands_on_memory(group: Path) -> bool:
     """Whether groups below this one can have their memory bounded, perhaps after asking for it."""

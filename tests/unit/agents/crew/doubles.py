@@ -200,6 +200,7 @@ class World:
     fetched: list[Question] = field(default_factory=list)
     connected: int = 0
     boot_id: str = "boot"
+    limits: CgroupLimits = field(default_factory=lambda: CgroupLimits(None))
     options: dict[str, object] = field(default_factory=dict)
 
     def crew(self) -> HostCrew:
@@ -207,7 +208,7 @@ class World:
         host = CrewHost(
             processes=self.processes,
             web=self.web,
-            limits=CgroupLimits(None),
+            limits=self.limits,
             fetch=self.fetch,
             connections=lambda port: self.connected,
             free=lambda port: True,
@@ -231,6 +232,17 @@ class World:
                 pass
             self.now += step_s
         crew.make_round()
+
+
+def control_groups(root: Path, controllers: str = "cpu memory pids", enabled: str = "") -> Path:
+    """Files like those of a delegated group with a sub-group for the agent."""
+    own = root / "unit" / "agent"
+    own.mkdir(parents=True)
+    (root / "cgroup.controllers").write_text("cpu memory")
+    for group in (own.parent, own):
+        (group / "cgroup.controllers").write_text(controllers)
+        (group / "cgroup.subtree_control").write_text(enabled)
+    return own
 
 
 def page(**totals: float) -> WebAnswer:

@@ -30,6 +30,7 @@ from agents.crew.resources import (
 )
 from agents.errors import BusyError, WorkerError
 from agents.processes import HostProcesses, ProcessId
+from tests.unit.agents.crew.doubles import control_groups
 from tests.waiting import wait_until
 
 
@@ -205,17 +206,6 @@ def test_logs_of_the_gone_are_kept_for_a_while(tmp_path: Path) -> None:
     assert "w1" not in left
 
 
-def control_groups(root: Path, controllers: str = "cpu memory pids", enabled: str = "") -> Path:
-    """Files like those of a delegated group with a sub-group for the agent."""
-    own = root / "unit" / "agent"
-    own.mkdir(parents=True)
-    (root / "cgroup.controllers").write_text("cpu memory")
-    for group in (own.parent, own):
-        (group / "cgroup.controllers").write_text(controllers)
-        (group / "cgroup.subtree_control").write_text(enabled)
-    return own
-
-
 def test_memory_is_bounded_in_a_group_beside_the_agents(tmp_path: Path) -> None:
     own = control_groups(tmp_path, enabled="memory")
     proc = tmp_path / "self"
@@ -231,6 +221,19 @@ def test_memory_is_bounded_in_a_group_beside_the_agents(tmp_path: Path) -> None:
         path.unlink()
     limits.remove("w")
     assert not group.exists()
+
+
+def test_groups_that_nobody_has_are_removed_where_they_are_empty(tmp_path: Path) -> None:
+    own = control_groups(tmp_path, enabled="memory")
+    limits = CgroupLimits(own, delegated=lambda group: group == own.parent)
+    held, busy, left = (own.parent / f"headroom-worker-{name}" for name in ("held", "busy", "left"))
+    for group in (held, busy, left):
+        group.mkdir()
+    # The kernel keeps a group with processes, as a file system does a directory with files.
+    (busy / "cgroup.procs").write_text("4711\n")
+    limits.sweep(frozenset({"held"}))
+    assert (held.exists(), busy.exists(), left.exists(), own.exists()) == (True, True, False, True)
+    CgroupLimits(None).sweep(frozenset())
 
 
 def test_without_a_delegated_group_nothing_is_bounded_and_that_is_said(tmp_path: Path) -> None:

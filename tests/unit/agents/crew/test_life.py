@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from agents.crew.crew import HostCrew
+from agents.crew.resources import CgroupLimits
 from agents.crew.rounds import KILL_AGAIN_S
 from agents.crew.web import WebAnswer
 from agents.devices.base import WorkerState
@@ -25,7 +26,7 @@ from agents.errors import (
 )
 from agents.state import StateDirectory
 from agents.wire import WarmUpTarget
-from tests.unit.agents.crew.doubles import OK, World, only, order, page, spec, target
+from tests.unit.agents.crew.doubles import OK, FakeProcesses, World, control_groups, only, order, page, spec, target
 
 NO = WebAnswer(status=503)
 
@@ -381,6 +382,31 @@ def test_a_process_whose_agent_died_before_writing_it_down_is_found(
     world.pages |= {"/health": OK, "/metrics": OK}
     world.run(second, 1.0)
     assert (only(second).pids, only(second).answering) == ((100,), True)
+
+
+def test_a_start_that_its_agent_did_not_live_to_make_leaves_no_control_group(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = control_groups(world.folder / "cgroup", enabled="memory")
+    world.limits = CgroupLimits(own, delegated=lambda group: group == own.parent)
+    bounded = target(host_memory_mib_max=512)
+    world.crew().launch(order("w@1", worker=bounded))
+    crew = world.crew()
+
+    class Killed(BaseException):
+        pass
+
+    def die(processes: FakeProcesses, made: object, log: int) -> None:
+        raise Killed
+
+    monkeypatch.setattr(FakeProcesses, "start", die)
+    with pytest.raises(Killed):
+        crew.launch(order("w@2", uuid="GPU-b", worker=bounded))
+    group = own.parent / "headroom-worker-w@2"
+    # Files of a control group do not keep it from being removed.
+    (group / "memory.max").unlink()
+    assert only(world.crew()).reading.worker == "w@1"
+    assert [each.name for each in own.parent.glob("headroom-worker-*")] == ["headroom-worker-w@1"]
 
 
 def test_a_disk_that_takes_nothing_any_more_keeps_no_worker(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
