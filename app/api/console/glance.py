@@ -35,15 +35,16 @@ class Glances:
         """The fleet as JSON data, as old as a moment. Raises TransientError when the database is away."""
         project, clock = visit.actor.project, context_of(visit.request).clock
         with self._lock:
-            seen = self._seen.get(project)
+            kept = self._seen
+            seen = kept.get(project)
             if seen is None or seen.until_ms <= clock.elapsed_ms():
                 fleet = plain(visit.services.status.fleet(project))
-                seen = self._seen[project] = _KeptFleet(fleet, clock.elapsed_ms() + FRESH_MS)
+                seen = kept[project] = _KeptFleet(fleet, clock.elapsed_ms() + FRESH_MS)
             return seen.fleet
 
     def forget(self) -> None:
-        """Read again next time."""
-        self._seen.clear()
+        """Read again next time. What a read under way finds is put with what is forgotten here."""
+        self._seen = {}
 
 
 def glances_of(visit: Visit) -> Glances:
