@@ -401,6 +401,11 @@ def test_the_map_names_the_gpu_that_one_points_at(viewer: Visitor) -> None:
     expect(canvas).to_have_attribute("height", re.compile("[1-9]"))
     canvas.hover(position={"x": 6, "y": 20})
     expect(viewer.page.locator("#heat-says")).to_contain_text(f"{NODE} #0 t4: 75 % held")
+    # Of a GPU whose memory nothing tells it is not said that none is used.
+    unknown = {"topic": "devices", "data": {"set": {DEVICE: {"memory_mib_used": None}}}}
+    viewer.page.evaluate("told => document.dispatchEvent(new CustomEvent('headroom', {detail: told}))", unknown)
+    canvas.hover(position={"x": 7, "y": 20})
+    expect(viewer.page.locator("#heat-says")).to_contain_text(", – used,")
     canvas.click(position={"x": 6, "y": 20})
     expect(viewer.page.get_by_role("heading", level=1)).to_contain_text(f"{NODE} #0")
 

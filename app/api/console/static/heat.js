@@ -84,9 +84,9 @@
     return found ? found[2] : null;
   }
   canvas.addEventListener("mousemove", function (event) {
-    const gpu = under(event), known = (value, unit) => (value === null || value === undefined ? "–" : Math.round(value) + unit);
+    const gpu = under(event), known = (value, unit, of = 1) => (value === null || value === undefined ? "–" : Math.round(value / of) + unit);
     canvas.style.cursor = gpu ? "pointer" : "default";
-    if (gpu) says.textContent = `${gpu.node} #${gpu.index} ${gpu.gpu_type}: ${known(gpu.share_pct_sm_held, " % held")}, ${known(gpu.utilisation_pct, " % busy")}, ${known(gpu.power_w, " W")}, ${known(gpu.memory_mib_used / 1024, " GiB")} used, ${known(gpu.temperature_c, " °C")}, $${gpu.price_usd_per_h.toFixed(2)}/h${gpu.well ? "" : ", silent or ill"}`;
+    if (gpu) says.textContent = `${gpu.node} #${gpu.index} ${gpu.gpu_type}: ${known(gpu.share_pct_sm_held, " % held")}, ${known(gpu.utilisation_pct, " % busy")}, ${known(gpu.power_w, " W")}, ${known(gpu.memory_mib_used, " GiB", 1024)} used, ${known(gpu.temperature_c, " °C")}, $${gpu.price_usd_per_h.toFixed(2)}/h${gpu.well ? "" : ", silent or ill"}`;
   });
   canvas.addEventListener("click", function (event) {
     const gpu = under(event);
