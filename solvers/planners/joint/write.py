@@ -261,6 +261,7 @@ class Batches:
             return []
         chosen = self._chosen(pattern, standing)
         self._fit_limits(pattern, chosen)
+        self._widen_limits(device, chosen, standing)
         ceilings = [len(self._problem.batches)] * len(chosen)
         if governed:
             ceilings = _ceilings(self._problem, pattern, chosen)
@@ -341,6 +342,21 @@ class Batches:
             worst = chosen[place]
             self._serve(worst, int(np.searchsorted(self._problem.batches, pattern.batches[place])))
             worst.standing, worst.limit_mib = None, pattern.memory_mib[place]
+
+    def _widen_limits(self, device: int, chosen: Sequence[Member], standing: Sequence[Stands]) -> None:
+        """Where memory is paid limits cost nothing, and a batch grows in place while its limit bears it: what starts
+        anew has that of the largest, as far as a device full of replicas would bear it and what ends leaves room.
+        """
+        pool = self._problem.pools[int(self._seats.floor.pool_of[device])]
+        stay = {item.standing.replica for item in chosen if item.standing is not None}
+        going = sum(i.assignment.memory_mib_limit for i in standing if i.assignment.replica not in stay)
+        kept = sum(item.memory_mib for item in self._seats.kept.get(device, ()))
+        room = pool.memory_mib - sum(item.limit_mib for item in chosen) - max(going, kept)
+        for item in chosen if self._problem.by_memory else ():
+            largest = float(item.read.memory_mib[np.isfinite(item.read.memory_mib)].max())
+            more = min(largest, pool.memory_mib / max(1, pool.clients)) - item.limit_mib
+            if item.standing is None and 0 < more <= room:
+                item.limit_mib, room = item.limit_mib + more, room - more
 
     def _lower(self, chosen: Sequence[Member], ceilings: Sequence[int]) -> None:
         """What starts anew begins with its ceiling, where its workload can spare what that loses."""

@@ -9,10 +9,8 @@ has a whole GPU at its highest clock. What `token_plans` says of it is written a
 token, the mean is what makes the utilisation granted the rate that was found, and sequences at once are the batch.
 
 Where memory is what is paid, a network is a variant for every batch that may be worth it: a larger batch serves more
-and uses more memory, and which is cheaper depends on what one replica more costs. Limits of memory cost nothing, and a
-batch is changed in place while the limit bears it, so all have the limit of the largest, as far as a device full of
-replicas would bear it. A larger batch also draws more, so that small problems have such variants where watts count.
-Elsewhere the batch that serves most is right.
+and uses more memory, and which is cheaper depends on what one replica more costs. A larger batch also draws more, so
+that small problems have such variants where watts count. Elsewhere the batch that serves most is right.
 
 Pinned replicas stay to the letter. A job that was evicted as often as it bears stays as if it were pinned, and movable
 replicas beside either stay too, as long as today's rules allow it, they keep their promise and their owner can pay:
@@ -60,8 +58,6 @@ UNSERVED_QUANTILE = 95
 RATE_RPS_LEAST = 1e-6
 """Stands for a rate of nothing, where replicas are wanted all the same."""
 DUST = 1e-9
-GAIN_PART_MIN = 0.01
-"""A batch that serves hardly more than a smaller one is no choice."""
 VARIANTS_MAX = 2000
 
 
@@ -368,7 +364,6 @@ def split(problem: JointProblem, used_mib: Floats) -> JointProblem:
     ceilings = [_ceilings(problem, number, used_mib[:, number], most) for number in range(len(problem.variants))]
     chosen = np.array([number for number, found in enumerate(ceilings) for _ in found], dtype=np.int64)
     columns = np.array([column for found in ceilings for column in found], dtype=np.int64)
-    largest = np.array([found[-1] for found in ceilings for _ in found], dtype=np.int64)
     wide, every = problem.of_variants(chosen), np.arange(len(chosen))
     if not problem.by_memory and (len(chosen) == len(problem.variants) or not wide.few_patterns):
         return problem
@@ -388,29 +383,18 @@ def split(problem: JointProblem, used_mib: Floats) -> JointProblem:
         tail_ms=mean_ms if wide.tail_ms is wide.mean_ms else below(wide.tail_ms),
         power_w=below(wide.power_w),
     )
-    if not problem.by_memory:
-        return split
     billed = used_mib[:, chosen][:, every, columns]
-    # By table what each has of a device that carries as many replicas as it may.
-    full_mib = np.full(len(problem.mean_ms), np.inf)
-    even = np.array([item.memory_mib / max(1, item.clients) for item in problem.pools])
-    np.minimum.at(full_mib, problem.kind_table, even[problem.kind_pool])
-    ample = np.minimum(wide.memory_mib[:, every, largest], full_mib[:, None])
-    memory_mib = np.maximum(wide.memory_mib, ample[:, :, None])
-    return replace(split, memory_mib=memory_mib, billed_mib=np.where(np.isfinite(billed), billed, 0.0))
+    return replace(split, billed_mib=np.where(np.isfinite(billed), billed, 0.0) if problem.by_memory else None)
 
 
 def _ceilings(problem: JointProblem, number: int, used_mib: Floats, most: int) -> list[int]:
-    """Columns of batches, rising: each serves more than the one before; the largest, and of the others those that
-    serve most for their memory, if there are too many.
+    """Columns of batches, rising: each serves more than those before, if only at some share of some device; the
+    largest, and of the others those that serve most for their memory, if there are too many.
     """
     with np.errstate(divide="ignore"):
-        rate: Floats = np.max(problem.batches / problem.mean_ms[:, number].min(axis=1), axis=0)
-    used: Floats = used_mib.min(axis=0)
-    found: list[int] = []
-    for column in range(len(rate)):
-        if rate[column] > (1 + GAIN_PART_MIN * problem.by_memory) * max((rate[item] for item in found), default=0.0):
-            found.append(column)
+        most_rps = np.maximum.accumulate(problem.batches / problem.mean_ms[:, number], axis=2)
+    more = np.diff(most_rps, axis=2, prepend=0.0).any(axis=(0, 1))
+    found, rate, used = np.flatnonzero(more).tolist(), most_rps.max(axis=(0, 1)), used_mib.min(axis=0)
     if problem.workloads[problem.variants[number].workload].limit_fixed or not found:
         return found[-1:] or [len(rate) - 1]
     worth: Floats = rate / np.maximum(used, 1.0)

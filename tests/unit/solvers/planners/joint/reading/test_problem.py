@@ -9,9 +9,10 @@ from dataclasses import replace
 import pytest
 
 from solvers.domain.change import Target
-from solvers.domain.device import Device
+from solvers.domain.device import Device, PriceKind, PriceRow
 from solvers.domain.ids import Generation, ModelName
 from solvers.domain.policy import CostBasis
+from solvers.domain.profile import Profile
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import Affinity, AntiAffinity
 from solvers.engines.deadline import Deadline
@@ -131,3 +132,42 @@ def test_a_batch_grows_in_place() -> None:
     assert other.memory_mib_limit == one.memory_mib_limit
     assert after.objective.cost_usd_per_h > before.objective.cost_usd_per_h
     assert after.objective.churn == 0.0
+
+
+@pytest.mark.parametrize("gain", [0.002, 0.5])
+def test_a_batch_is_a_choice_where_it_serves_more_on_any_device_however_little(gain: float) -> None:
+    """The other device is faster, and no larger batch serves more there."""
+
+    def measured(name: str) -> Profile:
+        made = builders.profile(type_name=name, batches=(1, 8, 16), shares=(50, 100))
+        times = {1: 1.0, 8: 4.0, 16: 8.0 / (1 + gain) if name == "t4" else 8.5}
+        speed_ms = 10.0 if name == "t4" else 2.0
+        points = (
+            replace(item, latency_ms_mean=speed_ms * times[item.batch] * 100 / item.share_pct_sm)
+            for item in made.points
+        )
+        return replace(made, points=tuple(points))
+
+    largest_rps = POLICY.utilisation_max * 100 * (1 + gain)
+    service = builders.service(slo=builders.slo(60_000.0), rate_rps_declared=largest_rps * (1 - 1e-5))
+    policy = replace(POLICY, share_step_pct=50)
+    profiles = [measured(name) for name in ("t4", "v100")]
+    dear = builders.gpu_type("v100", prices=(PriceRow(kind=PriceKind.ON_DEMAND, usd_per_h=90.0),))
+    fleet, types = (FLEET[0], FLEET[2]), (builders.gpu_type("t4"), dear)
+    plan = plan_of(builders.snapshot(fleet, [service], profiles=profiles, policy=policy, gpu_types=types))
+    usd_per_h = USD_PER_H["t4"] * builders.memory_mib(16) / FLEET[0].memory_mib
+    assert plan.objective.cost_usd_per_h == pytest.approx(usd_per_h)
+    assert plan.bound_usd_per_h == pytest.approx(usd_per_h)
+
+
+def test_a_small_batch_leaves_the_memory_that_it_does_not_need_to_a_neighbour() -> None:
+    """Where there is room it has the limit of the largest, so that it grows in place."""
+    policy = replace(POLICY, share_step_pct=50, replicas_per_device_max=2)
+    rates = {"vision": 150.0, "text": 20.0}
+    services = [builders.service(name, slo=builders.slo(400.0), rate_rps_declared=rate) for name, rate in rates.items()]
+    profiles = [builders.profile(type_name="t4", batches=(1, 8, 16), shares=(50, 100))]
+    for memory_mib, limits in ((3000, [1088, 1344]), (8000, [1728, 1728])):
+        fleet = [replace(FLEET[0], memory_mib=memory_mib)]
+        plan = plan_of(builders.snapshot(fleet, services, profiles=profiles, policy=policy))
+        assert not plan.unplaced
+        assert sorted(item.memory_mib_limit for item in plan.assignments) == limits
