@@ -33,7 +33,7 @@ from app.cli.files import (
 )
 from app.cli.options import Server, Token, connect, duration_s
 from app.cli.output import CommandError, Exit, Format, Output, listed, show
-from headroom_client import ApiError, Client, Document
+from headroom_client import ApiError, Client, ClientError, Document
 from solvers.errors import InputError
 
 if TYPE_CHECKING:
@@ -152,13 +152,19 @@ def import_(
     server: Server = None,
     token: Token = None,
 ) -> None:
-    """Store measurements; a newer one of the same configuration replaces the older one."""
-    done: list[Document] = []
-    with connect(server, token) as client:
-        for file in files:
-            done.append({"file": file, **_import(client, file, skip_bad=skip_bad)})
+    """Store measurements; a newer one of the same configuration replaces the older one. What was stored is said,
+    however it ends.
+    """
+    done: dict[int, Document] = {}
     columns = {"file": "file", ">points": "points", ">pairs": "pairs", ">left out": "skipped_count"}
-    show(done, output, listed(columns, done))
+    with connect(server, token) as client:
+        try:
+            for index, file in enumerate(files):
+                for stored in _import(client, file, skip_bad=skip_bad):
+                    done[index] = {"file": file, **stored}
+        finally:
+            if done:
+                show([*done.values()], output, listed(columns, [*done.values()]))
 
 
 @profiles.command("list")
@@ -210,15 +216,22 @@ def next_points(
     show(found, output, listed(("batch", "share_pct_sm", "clock_mhz_sm", "std_pct"), found))
 
 
-def _import(client: Client, file: str, *, skip_bad: bool) -> Document:
+def _import(client: Client, file: str, *, skip_bad: bool) -> Iterator[Document]:
+    """What of a file is stored, after each of its parts."""
     text = sys.stdin.read() if file == "-" else _text(Path(file))
     if file != "-" and text.lstrip("\ufeff \t\r\n").startswith(("[", "{")):
-        return _send(client, file, {"points": _listed(file, text)}, skip_bad=skip_bad)
+        yield _send(client, file, {"points": _listed(file, text)}, skip_bad=skip_bad)
+        return
     total: Document = {}
     for lines_before, part in _parts(text):
-        answer = _send(client, file, {"csv": part}, lines_before=lines_before, skip_bad=skip_bad)
+        try:
+            answer = _send(client, file, {"csv": part}, lines_before=lines_before, skip_bad=skip_bad)
+        except ClientError:
+            if total:
+                typer.echo(f"{file}: stored up to line {lines_before + 1}; the rest may be sent again", err=True)
+            raise
         total = {name: total[name] + answer[name] if total else answer[name] for name in answer}
-    return total
+        yield total
 
 
 def _send(client: Client, file: str, sent: dict[str, Any], *, lines_before: int = 0, skip_bad: bool) -> Document:
@@ -228,7 +241,7 @@ def _send(client: Client, file: str, sent: dict[str, Any], *, lines_before: int 
         if error.status != 422 or not error.pointers:
             raise
         _name_faults(file, lines_before, error.pointers)
-        rest = f"nothing from line {lines_before + 1} on" if lines_before else "nothing of it"
+        rest = f"nothing from line {lines_before + 2} on" if lines_before else "nothing of it"
         raise CommandError(f"{file}: {rest} was imported (--skip-bad leaves bad rows out)", Exit.USAGE) from None
     told = [(fault, fault["detail"]) for fault in answer["skipped"]]
     told += [(fault, f"doubtful: {fault['detail']}") for fault in answer.get("doubtful", ())]

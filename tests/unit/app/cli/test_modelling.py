@@ -524,3 +524,26 @@ def test_a_long_file_goes_in_parts_and_lines_keep_their_numbers(
     api.answers["POST /v1/profiles"] = {**DONE, "skipped": [{**SHARE, "pointer": "row:3/batch"}], "skipped_count": 1}
     said = headroom("profiles", "import", str(sheet), "--skip-bad")
     assert [line.split(": ")[0] for line in said.err.splitlines()] == [f"{sheet}:{line}" for line in (3, 5, 7)]
+
+
+def test_what_was_stored_before_something_failed_is_said(
+    api: Api, headroom: Headroom, sheet: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    none = sheet.with_name("none.csv")
+    api.answers["POST /v1/profiles"] = DONE
+    said = headroom("profiles", "import", str(sheet), str(none), "-o", "json")
+    assert (said.status, said.err) == (Exit.USAGE, f"headroom: {none}: no such file\n")
+    assert [(line["file"], line["points"]) for line in said.json] == [(str(sheet), 3)]
+    monkeypatch.setattr("app.cli.modelling.PART_LENGTH_MAX", 40)
+    header, row = sheet.read_text(encoding="utf-8").splitlines(keepends=True)
+    sheet.write_text(header + row * 5, encoding="utf-8")
+    answers = iter([httpx.Response(200, json=DONE), httpx.Response(503, json={"detail": "the database is away"})])
+    monkeypatch.setattr(type(api), "__call__", lambda self, _: next(answers))
+    said = headroom("profiles", "import", str(sheet), "-o", "json")
+    assert said.status == Exit.FAILED
+    assert said.err.splitlines()[0] == f"{sheet}: stored up to line 3; the rest may be sent again"
+    assert [(line["file"], line["points"]) for line in said.json] == [(str(sheet), 3)]
+    answers = iter([httpx.Response(200, json=DONE), refused(SHARE)])
+    said = headroom("profiles", "import", str(sheet), "-o", "json")
+    assert f"{sheet}: nothing from line 4 on was imported" in said.err
+    assert said.json[0]["points"] == 3
