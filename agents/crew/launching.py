@@ -155,7 +155,9 @@ class Launcher:
         user = None if bench.host.users is None else bench.host.users.of(order.spec.project)
         ready = invocation(order, values, member.mark, bench.options, user)
         memory_mib_max = member.target.host_memory_mib_max
-        if memory_mib_max is not None:
+        # A user's own limit on processes would be one for all workers of its project.
+        grouped = memory_mib_max is not None or user is not None
+        if grouped:
             member.note = bench.host.limits.prepare(safe_name(member.name), memory_mib_max)
         member.since_s = bench.now_s()
         # What cannot be written down is not started: nobody would ever find it.
@@ -171,7 +173,7 @@ class Launcher:
             member.process = bench.host.processes.start(ready, log)
         finally:
             os.close(log)
-        if memory_mib_max is not None:
+        if grouped:
             entered = bench.host.limits.enter(safe_name(member.name), member.process.pid)
             member.note = member.note or entered
         member.order, member.pids, member.problem = None, (member.process.pid,), ""

@@ -1,4 +1,4 @@
-"""What a worker holds of its host beside a part of a device: ports, log files, and a bound on its memory."""
+"""What a worker holds of its host beside a part of a device: ports, log files, and bounds on memory and processes."""
 
 from __future__ import annotations
 
@@ -233,15 +233,18 @@ def _end_of(path: Path, length: int) -> bytes:
         return file.read(length)
 
 
-# --- Host memory: bounded by control groups of version 2 where they are delegated
+# --- Host memory and processes: bounded by control groups of version 2 where they are delegated
 #
-# There is one group for each worker that asks for a bound, under the group that was handed to the agent. Where there is
-# none it says so and bounds nothing: a bound on address space is no way out, since CUDA reserves far more of it than it
-# ever fills.
+# There is one group for each worker that asks for a bound of its memory or has a user of its own, under the group that
+# was handed to the agent. Where there is none, memory that should be bounded is not, and that is said: a bound on
+# address space is no way out, since CUDA reserves far more of it than it ever fills.
 
 
 ROOT = Path("/sys/fs/cgroup")
 PREFIX = "headroom-worker-"
+TASKS_MAX = 4096
+"""Processes and threads of one worker: more than model servers have, and far fewer than a host."""
+_UNBOUNDED = "its control group does not bound host memory and processes as it should"
 
 
 def own_group(root: Path = ROOT, proc: Path = Path("/proc/self/cgroup")) -> Path | None:
@@ -270,18 +273,23 @@ class CgroupLimits:
         lie beside it, where systemd puts a service with a sub-group of its own.
         """
         groups = () if own is None else (own.parent, own)
-        self._base = next((each for each in groups if delegated(each) and _hands_on_memory(each)), None)
+        self._base = next((each for each in groups if delegated(each) and _hands_on(each, "memory")), None)
+        self._counts_tasks = self._base is not None and _hands_on(self._base, "pids")
 
-    def prepare(self, name: str, memory_mib_max: int) -> str:
-        """Make a worker's group; what keeps its memory from being bounded, empty when it is."""
+    def prepare(self, name: str, memory_mib_max: int | None) -> str:
+        """Make a worker's group; what keeps it from being bounded as it should be, empty when it is."""
         if self._base is None:
-            return f"host memory is not limited to {memory_mib_max} MiB: no control group with memory is delegated"
+            unbounded = f"host memory is not limited to {memory_mib_max} MiB"
+            return "" if memory_mib_max is None else f"{unbounded}: no control group with memory is delegated"
         group = self._base / (PREFIX + name)
         try:
             group.mkdir(exist_ok=True)
-            (group / "memory.max").write_text(str(memory_mib_max * 2**20), encoding="ascii")
+            if memory_mib_max is not None:
+                (group / "memory.max").write_text(str(memory_mib_max * 2**20), encoding="ascii")
+            if self._counts_tasks:
+                (group / "pids.max").write_text(str(TASKS_MAX), encoding="ascii")
         except OSError as error:
-            return f"host memory is not limited to {memory_mib_max} MiB: {error.strerror}"
+            return f"{_UNBOUNDED}: {error.strerror}"
         return ""
 
     def enter(self, name: str, pid: int) -> str:
@@ -291,7 +299,7 @@ class CgroupLimits:
         try:
             (self._base / (PREFIX + name) / "cgroup.procs").write_text(str(pid), encoding="ascii")
         except OSError as error:
-            return f"host memory is not limited: {error.strerror}"
+            return f"{_UNBOUNDED}: {error.strerror}"
         return ""
 
     def members(self, name: str) -> tuple[int, ...]:
@@ -317,15 +325,15 @@ class CgroupLimits:
                     self.remove(group.name.removeprefix(PREFIX))
 
 
-def _hands_on_memory(group: Path) -> bool:
-    """Whether groups below this one can have their memory bounded, perhaps after asking for it."""
+def _hands_on(group: Path, controller: str) -> bool:
+    """Whether groups below this one can be bounded by a controller, perhaps after asking for it."""
     control = group / "cgroup.subtree_control"
     try:
-        if "memory" not in control.read_text(encoding="ascii").split():
-            if "memory" not in (group / "cgroup.controllers").read_text(encoding="ascii").split():
+        if controller not in control.read_text(encoding="ascii").split():
+            if controller not in (group / "cgroup.controllers").read_text(encoding="ascii").split():
                 return False
-            control.write_text("+memory", encoding="ascii")
-            return "memory" in control.read_text(encoding="ascii").split()
+            control.write_text(f"+{controller}", encoding="ascii")
+            return controller in control.read_text(encoding="ascii").split()
     except OSError:
         return False
     return True

@@ -11,6 +11,7 @@ from agents.crew.crew import HostCrew, build_crew
 from agents.crew.launching import MARK, Invocation
 from agents.crew.member import CrewHost, CrewOptions
 from agents.crew.resources import CgroupLimits
+from agents.crew.users import ProjectUsers
 from agents.crew.web import Question, Then, WebAnswer
 from agents.devices.base import WorkerSpec
 from agents.devices.parts import CrewOrder, CrewReading
@@ -201,6 +202,7 @@ class World:
     connected: int = 0
     boot_id: str = "boot"
     limits: CgroupLimits = field(default_factory=lambda: CgroupLimits(None))
+    users: ProjectUsers | None = None
     options: dict[str, object] = field(default_factory=dict)
 
     def crew(self) -> HostCrew:
@@ -214,6 +216,7 @@ class World:
             free=lambda port: True,
             aside=lambda work: work(),
             boot_id=self.boot_id,
+            users=self.users,
         )
         options = CrewOptions(
             state_dir=self.folder, ports=range(30000, 30010), route_grace_s=2.0, workers_as_agent=True

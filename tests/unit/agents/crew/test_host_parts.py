@@ -18,6 +18,7 @@ from agents.crew.launching import Invocation
 from agents.crew.member import safe_name
 from agents.crew.resources import (
     GONE_KEPT_MAX,
+    TASKS_MAX,
     TOLD_BYTES,
     CgroupLimits,
     Logs,
@@ -223,6 +224,18 @@ def test_memory_is_bounded_in_a_group_beside_the_agents(tmp_path: Path) -> None:
     assert not group.exists()
 
 
+@pytest.mark.parametrize(("enabled", "bounds"), [("memory pids", {"pids.max": str(TASKS_MAX)}), ("memory", {})])
+def test_processes_are_bounded_in_every_group_where_they_can_be(
+    tmp_path: Path, enabled: str, bounds: dict[str, str]
+) -> None:
+    own = control_groups(tmp_path, enabled=enabled)
+    limits = CgroupLimits(own, delegated=lambda group: group == own.parent)
+    for name, memory_mib_max in (("asks", 512), ("asks-for-nothing", None)):
+        assert limits.prepare(name, memory_mib_max) == ""
+        held = {path.name: path.read_text() for path in (own.parent / f"headroom-worker-{name}").iterdir()}
+        assert held == bounds | ({} if memory_mib_max is None else {"memory.max": str(512 * 2**20)})
+
+
 def test_groups_that_nobody_has_are_removed_where_they_are_empty(tmp_path: Path) -> None:
     own = control_groups(tmp_path, enabled="memory")
     limits = CgroupLimits(own, delegated=lambda group: group == own.parent)
@@ -244,6 +257,7 @@ def test_without_a_delegated_group_nothing_is_bounded_and_that_is_said(tmp_path:
         CgroupLimits(own, delegated=lambda group: False),
     ):
         assert "not limited to 512 MiB" in limits.prepare("w", 512)
+        assert limits.prepare("w", None) == ""
         assert limits.enter("w", 1) == ""
         assert limits.members("w") == ()
         limits.remove("w")

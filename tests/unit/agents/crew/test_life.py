@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from agents.crew.crew import HostCrew
-from agents.crew.resources import CgroupLimits
+from agents.crew.resources import TASKS_MAX, CgroupLimits
 from agents.crew.rounds import KILL_AGAIN_S
+from agents.crew.users import ProjectUsers, WorkerUser
 from agents.crew.web import WebAnswer
 from agents.devices.base import WorkerState
 from agents.errors import (
@@ -577,6 +578,25 @@ def test_host_memory_that_cannot_be_bounded_is_said_only_when_asked(world: World
     first, second = crew.found()
     assert "host memory is not limited to 512 MiB" in first.reading.problem
     assert second.reading.problem == ""
+
+
+class OneUser(ProjectUsers):
+    """Gives every project the same one, which only root could give."""
+
+    def of(self, project: str) -> WorkerUser:
+        return WorkerUser(65534, Path("/"), project)
+
+
+def test_a_worker_with_a_user_of_its_own_is_in_a_control_group_whatever_it_asks(world: World) -> None:
+    own = control_groups(world.folder / "cgroup", enabled="memory pids")
+    world.limits = CgroupLimits(own, delegated=lambda group: group == own.parent)
+    world.crew().launch(order("w@1"))
+    world.users = OneUser(world.folder, range(1))
+    world.crew().launch(order("w@2", uuid="GPU-b"))
+    (group,) = own.parent.glob("headroom-worker-*")
+    assert group.name == "headroom-worker-w@2"
+    assert (group / "pids.max").read_text() == str(TASKS_MAX)
+    assert (group / "cgroup.procs").read_text() == "101"
 
 
 def test_metrics_are_read_only_when_somebody_wants_them(world: World) -> None:
