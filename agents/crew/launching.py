@@ -155,9 +155,7 @@ class Launcher:
         user = None if bench.host.users is None else bench.host.users.of(order.spec.project)
         ready = invocation(order, values, member.mark, bench.options, user)
         memory_mib_max = member.target.host_memory_mib_max
-        # A user's own limit on processes would be one for all workers of its project.
-        grouped = memory_mib_max is not None or user is not None
-        if grouped:
+        if self._grouped(member):
             member.note = bench.host.limits.prepare(safe_name(member.name), memory_mib_max)
         member.since_s = bench.now_s()
         # What cannot be written down is not started: nobody would ever find it.
@@ -173,7 +171,7 @@ class Launcher:
             member.process = bench.host.processes.start(ready, log)
         finally:
             os.close(log)
-        if grouped:
+        if self._grouped(member):
             entered = bench.host.limits.enter(safe_name(member.name), member.process.pid)
             member.note = member.note or entered
         member.order, member.pids, member.problem = None, (member.process.pid,), ""
@@ -210,7 +208,15 @@ class Launcher:
         """The process of a start that its agent did not live to write down: the first with its mark."""
         marked = self._bench.host.processes.marked(member.mark) if member.mark else ()
         member.phase = Phase.STARTING
+        # Nor, perhaps, to bound it; what it started meanwhile is bounded as well.
+        for each in marked if self._grouped(member) else ():
+            entered = self._bench.host.limits.enter(safe_name(member.name), each.pid)
+            member.note = member.note or entered
         return min(marked, key=lambda each: (each.started_ticks, each.pid), default=None)
+
+    def _grouped(self, member: CrewMember) -> bool:
+        """Whether it gets a control group. A user's own limit on processes would be one for all of its project."""
+        return member.target.host_memory_mib_max is not None or self._bench.host.users is not None
 
     def _take_in(self, member: CrewMember) -> None:
         bench = self._bench

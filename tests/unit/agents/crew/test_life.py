@@ -385,6 +385,26 @@ def test_a_process_whose_agent_died_before_writing_it_down_is_found(
     assert (only(second).pids, only(second).answering) == ((100,), True)
 
 
+def test_a_process_whose_agent_died_before_bounding_it_is_bounded_by_the_next(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = control_groups(world.folder / "cgroup", enabled="memory")
+    world.limits = CgroupLimits(own, delegated=lambda group: group == own.parent)
+
+    class Killed(BaseException):
+        pass
+
+    def die(limits: CgroupLimits, name: str, pid: int) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CgroupLimits, "enter", die)
+        with pytest.raises(Killed):
+            world.crew().launch(order("w@1", worker=target(host_memory_mib_max=512)))
+    assert only(world.crew()).reading.problem == ""
+    assert (own.parent / "headroom-worker-w@1" / "cgroup.procs").read_text() == "100"
+
+
 def test_a_start_that_its_agent_did_not_live_to_make_leaves_no_control_group(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
