@@ -9,7 +9,7 @@ import base64
 import binascii
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, TypeVar
@@ -24,6 +24,7 @@ from solvers.errors import FieldError
 T = TypeVar("T")
 Key = tuple[str | int, ...]
 CHECK_BYTES = 6
+WHOLE_LIMIT = 1000
 
 
 @record
@@ -40,6 +41,17 @@ class PageOrder:
 
     limit: int
     cursor: str | None = None
+
+
+def whole(page: Callable[[PageOrder], StoredPage[T]]) -> Iterator[T]:
+    """All of a list, page after page."""
+    cursor = None
+    while True:
+        found = page(PageOrder(limit=WHOLE_LIMIT, cursor=cursor))
+        yield from found.items
+        cursor = found.next_cursor
+        if cursor is None:
+            return
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,12 +16,11 @@ from app import kinds
 from app.api.auth import CLUSTER_ADMIN, CLUSTER_READ
 from app.api.console.door import Looking, PageRoute, Visit, by_cookie, end_sign_in
 from app.api.console.glance import fleet_of, homes_of
-from app.store.pages import PageOrder
+from app.store.pages import PageOrder, whole
 from app.store.webhooks import Delivery
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 Overseeing = Annotated[Visit, Depends(by_cookie(CLUSTER_READ))]
-EVERY = PageOrder(limit=1000)
 EVENTS_SHOWN = 100
 
 
@@ -30,12 +29,12 @@ def models(visit: Looking, q: Annotated[str, Query(max_length=100)] = "") -> Res
     """Models, who serves them, and on which GPU types they were measured."""
     measured: dict[str, list[str]] = {}
     if visit.may(CLUSTER_READ):
-        for line in visit.services.profiles.page(EVERY).items:
+        for line in whole(visit.services.profiles.page):
             measured.setdefault(line.model, []).append(f"{line.gpu_type} ({line.points})")
     used: dict[str, list[str]] = {}
     for item in (*fleet_of(visit)["services"], *fleet_of(visit)["jobs"]):
         used.setdefault(item["model"], []).append(item["id"])
-    found = [stored.spec for stored in visit.services.documents.page(kinds.MODEL, EVERY, None).items]
+    found = [stored.spec for stored in visit.every(kinds.MODEL)]
     return visit.page(
         "models.html",
         models=sorted(
@@ -52,9 +51,8 @@ def models(visit: Looking, q: Annotated[str, Query(max_length=100)] = "") -> Res
 @router.get("/policies", response_class=HTMLResponse)
 def policies(visit: Looking) -> Response:
     """Who decides on what: policies with their pools, and caps of power."""
-    documents = visit.services.documents
-    found = [stored.spec for stored in documents.page(kinds.POLICY, EVERY, None).items]
-    caps = documents.page(kinds.POWER_CAP, EVERY, None).items if visit.may(CLUSTER_READ) else ()
+    found = [stored.spec for stored in visit.every(kinds.POLICY)]
+    caps = visit.every(kinds.POWER_CAP) if visit.may(CLUSTER_READ) else ()
     return visit.page(
         "policies.html",
         policies=[(spec, yaml.safe_dump(spec, sort_keys=False)) for spec in found],
@@ -85,14 +83,14 @@ def settings(visit: Looking) -> Response:
         "settings.html",
         own=tokens.get(visit.actor.token_id),
         sign_ins=visit.services.sign_ins.of(visit.actor),
-        tokens=tokens.page(EVERY).items if visit.may(CLUSTER_ADMIN) else (),
+        tokens=list(whole(tokens.page)) if visit.may(CLUSTER_ADMIN) else (),
         channels=list(_channels(visit)) if visit.may(CLUSTER_READ) else (),
     )
 
 
 def _channels(visit: Visit) -> Iterator[tuple[dict[str, Any], Delivery | None]]:
     """Where alarms go, each with what it was told last."""
-    for stored in visit.services.documents.page(kinds.WEBHOOK, EVERY, None).items:
+    for stored in visit.every(kinds.WEBHOOK):
         told = visit.services.history.deliveries(stored.key[0], PageOrder(limit=1)).items
         yield stored.spec, next(iter(told), None)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import hashlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import resources
@@ -30,9 +30,12 @@ from app.api.console.words import environment
 from app.api.deps import Services, services_of
 from app.api.problems import request_id_of
 from app.errors import ForbiddenError, RateLimitedError, UnauthenticatedError, status_of
+from app.kinds import Kind
 from app.services.declared.oidc import ATTEMPT_S, OidcSignIns
 from app.services.declared.sign_ins import SIGN_IN_S, SignedIn, require_person
 from app.services.declared.tokens import Actor
+from app.store.documents import Stored
+from app.store.pages import whole
 from solvers.errors import FieldError, HeadroomError, NotFoundError
 
 COOKIE, ATTEMPT = "headroom_session", "headroom_attempt"
@@ -93,6 +96,10 @@ class Visit:
 
     def may(self, rule: Rule) -> bool:
         return rule.admits(self.actor)
+
+    def every(self, kind: Kind, project: str | None = None) -> Iterator[Stored]:
+        """All documents of a kind, however many."""
+        return whole(lambda order: self.services.documents.page(kind, order, project))
 
     def page(self, template: str, status: int = 200, **facts: Any) -> Response:
         """A page in the layout, for this person."""

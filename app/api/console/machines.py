@@ -171,6 +171,6 @@ def _charts(
 
 
 def _cap_w(visit: Visit, scope: PowerScope, subject: str) -> float | None:
-    caps = visit.services.documents.page(kinds.POWER_CAP, PageOrder(limit=500), None).items
+    caps = visit.every(kinds.POWER_CAP)
     found = (cap.spec for cap in caps if (cap.spec["scope"], cap.spec["subject"]) == (scope.value, subject))
     return min((spec["limit_w"] for spec in found), default=None)

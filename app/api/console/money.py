@@ -24,7 +24,6 @@ from app.services.planning.plans import Inquiry
 from app.services.whatif.changes import Changes, NodesAdded
 from app.services.whatif.question import WhatIfQuestion
 from app.store.ledger import Accounting, CostBy, CostQuery
-from app.store.pages import PageOrder
 from solvers.domain.ids import GpuTypeName
 from solvers.domain.value import NAME_PATTERN
 from solvers.errors import FieldError, HeadroomError
@@ -88,7 +87,6 @@ def costs(visit: Paying, query: Spent) -> Response:
     items = found["items"]
     if query.by not in _TIMES:
         items = sorted(items, key=lambda item: -item["usd"])
-    projects = visit.services.documents.page(kinds.PROJECT, PageOrder(limit=500), visit.actor.project).items
     return visit.page(
         "costs.html",
         costs=found,
@@ -100,7 +98,7 @@ def costs(visit: Paying, query: Spent) -> Response:
         accountings=[each.value for each in Accounting],
         days=DAYS,
         chosen={name: visit.request.query_params.get(name, "") for name in ("days", "project", "label")},
-        projects=[stored.key[0] for stored in projects],
+        projects=[stored.key[0] for stored in visit.every(kinds.PROJECT, visit.actor.project)],
         download=f"/costs.csv?{visit.request.url.query}",
         focus=f"/costs/focus.csv?{visit.request.url.query}",
         sql=as_sql(query),
@@ -187,9 +185,7 @@ def what_if(visit: Asking) -> Response:
     an address.
     """
     asked = [_option(visit.request, number) for number in range(1, OPTIONS_MAX + 1)]
-    types = [
-        stored.key[0] for stored in visit.services.documents.page(kinds.GPU_TYPE, PageOrder(limit=500), None).items
-    ]
+    types = [stored.key[0] for stored in visit.every(kinds.GPU_TYPE)]
     simulations = visit.services.simulations.together()
     made = [_answered(simulations, option) for option in asked]
     return visit.page(

@@ -119,7 +119,7 @@ def recent_cycles(visit: Visit, lane: Lane | None = None) -> list[dict[str, Any]
 def _cap_w(visit: Visit) -> float | None:
     if not visit.may(CLUSTER_READ):
         return None
-    caps = visit.services.documents.page(kinds.POWER_CAP, PageOrder(limit=500), None).items
+    caps = visit.every(kinds.POWER_CAP)
     found = [cap.spec["limit_w"] for cap in caps if cap.spec["scope"] == PowerScope.CLUSTER.value]
     return min(found, default=None)
 

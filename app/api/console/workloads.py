@@ -28,7 +28,7 @@ from solvers.errors import NotFoundError
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 SORTS = ("id", "slo_attainment", "budget", "latency_ms_p99", "rate_rps", "replicas_ready", "model", "mode", "policy")
 SHOWN, LOG_LINES = 100, 200
-EVERY_TYPE = PageOrder(limit=500)
+TASKS_SHOWN = 200
 Word = Annotated[str, Query(max_length=100)]
 Hours = Annotated[float, Query(ge=0.1, le=720)]
 CHARTS = (
@@ -108,7 +108,7 @@ def service(visit: Looking, project: Project, name: Name, hours: Hours = 1, why_
         charts=charts,
         hours=hours,
         explained=_explained(visit, workload, fleet, why_not or None),
-        types=[stored.key[0] for stored in visit.services.documents.page(kinds.GPU_TYPE, EVERY_TYPE, None).items],
+        types=[stored.key[0] for stored in visit.every(kinds.GPU_TYPE)],
         why_not=why_not,
         yaml=yaml.safe_dump(_said(stored.spec), allow_unicode=True),
         version=stored.version,
@@ -183,15 +183,17 @@ def _history(visit: Visit, subject: str) -> list[Any]:
 
 
 @router.get("/work", response_class=HTMLResponse)
-def work(visit: Looking) -> Response:
-    """Training jobs and offline tasks: how far, where, when done."""
+def work(visit: Looking, cursor: Annotated[str, Query(max_length=2000)] = "") -> Response:
+    """Training jobs and offline tasks: how far, where, when done; of many tasks a page after the other."""
     fleet = fleet_of(visit)
-    listing = TaskListing(limit=200, project=visit.actor.project)
+    listing = TaskListing(limit=TASKS_SHOWN, cursor=cursor or None, project=visit.actor.project)
+    page = visit.services.tasks.page(listing, visit.actor.project)
     return visit.page(
         "work.html",
         topics="work",
         jobs=[item for item in fleet["jobs"] if item["kind"] == "job"],
-        tasks=[plain(item) for item in visit.services.tasks.page(listing, visit.actor.project).items],
+        tasks=[plain(item) for item in page.items],
+        next_cursor=page.next_cursor,
         devices={device["id"]: f"{device['node']} #{device['index']}" for device in fleet["devices"]},
     )
 

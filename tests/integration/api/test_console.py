@@ -23,7 +23,7 @@ from app import kinds
 from app.api.console import door, machines, words, workloads
 from app.services.declared.sign_ins import SIGN_IN_S
 from app.services.seen.feed import FollowedFleet, Topic, difference
-from app.store import plans, targets
+from app.store import pages, plans, targets
 from app.store.ledger import CostBy
 from app.store.plans import NewPlan, PlanState
 from solvers.cycle.record import Lane
@@ -34,9 +34,10 @@ from solvers.domain.policy import Objective, Policy
 from solvers.domain.webhook import Webhook
 from solvers.domain.workload import Project
 from solvers.errors import TransientError
+from tests import builders
 from tests.integration.api.filled import FOREIGN_REPLICA, OWN_REPLICA, fill
 from tests.integration.api.serving import DEADLINE_S, serving
-from tests.integration.api.world import CLUSTER, DEVICE, FOREIGN, NODE, OWN, World
+from tests.integration.api.world import CLUSTER, DEVICE, FOREIGN, NODE, OWN, WHO, World
 from tests.integration.store import plans as stored
 from tests.waiting import wait_until
 
@@ -405,6 +406,28 @@ def test_a_question_that_asks_nothing_or_nonsense_is_told_beside_its_field(full:
 def test_models_are_found_however_they_are_written(full: World) -> None:
     found = _text(full, "viewer", "/models?q=ResNet50")
     assert 'id="resnet50"' in found
+
+
+def test_lists_of_more_than_a_page_are_whole_or_go_on(full: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("m-1", "m-2", "m-3"):
+        full.put(kinds.MODEL, builders.model(name))
+        full.put(kinds.POLICY, Policy(name=PolicyName(f"policy-{name}")))
+        full.put(kinds.TASK, builders.task(f"task-{name}", project=OWN))
+    monkeypatch.setattr(pages, "WHOLE_LIMIT", 2)
+    monkeypatch.setattr(workloads, "TASKS_SHOWN", 2)
+    models, policies = (_text(full, "viewer", path) for path in ("/models", "/policies"))
+    for name in ("m-1", "m-2", "m-3"):
+        assert f'id="{name}"' in models
+        assert f'id="policy-{name}"' in policies
+    settings = _text(full, "admin", "/settings")
+    assert [name for name in WHO if f"<td>{name}</td>" not in settings] == []
+    tasks, address = [], "/work"
+    while address:
+        page = _text(full, "viewer", address)
+        tasks += re.findall(r'<tr><td><a href="/work/([^"]+)">[^<]+</a></td><td class="left (?:bad|good|soft)"', page)
+        more = re.search(r'<a href="(\?cursor=[^"]+)">More tasks</a>', page)
+        address = f"/work{more[1]}" if more else ""
+    assert tasks == [*(f"{OWN}/task-{name}" for name in ("m-1", "m-2", "m-3")), f"{FOREIGN}/batch"]
 
 
 def test_of_many_nodes_those_that_need_somebody_come_first(full: World, monkeypatch: pytest.MonkeyPatch) -> None:
