@@ -159,9 +159,9 @@ def import_(
     columns = {"file": "file", ">points": "points", ">pairs": "pairs", ">left out": "skipped_count"}
     with connect(server, token) as client:
         try:
-            for index, file in enumerate(files):
-                for stored in _import(client, file, skip_bad=skip_bad):
-                    done[index] = {"file": file, **stored}
+            parts = ((at, part) for at, file in enumerate(files) for part in _import(client, file, skip_bad=skip_bad))
+            for index, stored in parts:
+                done[index] = {"file": files[index], **stored}
         finally:
             if done:
                 show([*done.values()], output, listed(columns, [*done.values()]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,7 +14,8 @@ class Reading:
     """A fleet that is numbered by the reads; what happens within one is the test's."""
 
     def __init__(self) -> None:
-        self.reads, self.meanwhile = 0, lambda: None
+        self.reads = 0
+        self.meanwhile: Callable[[], object] = lambda: None
 
     def fleet(self, _: str | None) -> dict[str, Any]:
         self.reads += 1

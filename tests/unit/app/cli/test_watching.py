@@ -7,7 +7,6 @@ from typing import Any
 import httpx
 import pytest
 
-from app.cli import watch
 from app.cli.output import Exit
 from tests.unit.app.cli.conftest import Api, Headroom, page
 from tests.unit.app.cli.test_commands import fleet, service
@@ -98,7 +97,7 @@ def test_what_only_moved_down_a_watched_list_is_not_called_deleted(
 def test_top_outlives_a_server_without_its_database(
     api: Api, headroom: Headroom, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch.time, "sleep", lambda _: None)
+    monkeypatch.setattr("time.sleep", lambda _: None)
     away = httpx.Response(503, json={"code": "database-unavailable", "detail": "the database is away"})
     api.answers = Looks(fleet(), away, fleet())
     said = headroom("top", "-n", "2")
