@@ -69,7 +69,7 @@ def test_sheds_devices_that_nobody_needs_at_once() -> None:
 
 
 def test_it_finds_cheaper_devices() -> None:
-    problem = scene(0, devices=20)
+    problem = scene(4, devices=20)
     layout = first_layout(problem)
     assert worth(problem, after(problem, layout, 300)) < 0.99 * worth(problem, layout)
 
