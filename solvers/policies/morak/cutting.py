@@ -129,8 +129,6 @@ class Cutter:
 
     parameters: MorakParameters
     beliefs: Beliefs
-    draws_most: bool = False
-    """Whether virtual GPUs are planned to draw what they do at their largest batch."""
     _options: dict[WorkloadId, Options] = field(default_factory=dict)
 
     def cut(self, need: Need, number: int, extra_pct: int = 0) -> Virtual | None:
@@ -165,7 +163,6 @@ class Cutter:
             smallest,
             share_pct=share_pct,
             memory_mib=largest.memory_mib,
-            power_w=max(smallest.power_w, largest.power_w) if self.draws_most else smallest.power_w,
             usd_per_h=kind.usd_per_h * share_pct / 100,
             weight_usd_per_h=kind.usd_per_h * part,
             batch_min=smallest.batch,

@@ -215,9 +215,7 @@ class _Partition:
     def __init__(self, request: PlanRequest, case: Case, parameters: MorakParameters, wishes: Wishes) -> None:
         self.parameters, self.wishes = parameters, wishes
         self.draft, caps = Draft.of(request, case), case.snapshot.power_caps
-        # No controller sees what others draw under a cap that they share, so that batches may grow without breaking it.
-        shared = any(cap.scope is not PowerScope.DEVICE for cap in caps)
-        self.cutter = Cutter(parameters=parameters, beliefs=case.beliefs, draws_most=shared)
+        self.cutter = Cutter(parameters=parameters, beliefs=case.beliefs)
         # L_int(n) by GPU type.
         self.crowds = crowds_of(case)
         devices = self.draft.fleet.devices

@@ -25,9 +25,7 @@ from solvers.planners.tuning import Scalar
 from solvers.policies.morak.cutting import Leftover, MorakParameters, batch_ceiling, knee_share_pct
 from solvers.policies.morak.models import CountOnly
 from solvers.policies.morak.planner import Wishes, _Partition, crowds_of
-from solvers.verify.bounds import dynamic_power_w
 from solvers.verify.checks import is_fatal, verify
-from solvers.verify.picture import Picture
 from tests import builders
 
 DEVICES = tuple(builders.device("a", index, "t4") for index in range(4))
@@ -349,10 +347,8 @@ def sums_w(plan: Plan) -> dict[DeviceId, float]:
 
 @pytest.mark.parametrize("name", ["morak", "whole_gpu"])
 @pytest.mark.parametrize("opened", [0, 1, 3])
-def test_a_shared_cap_holds_wherever_controllers_may_go(name: str, opened: int) -> None:
-    """None of them sees what the others draw: batches may grow to what is planned, clocks rise where boards may draw
-    all they can.
-    """
+def test_clocks_are_open_only_where_a_shared_cap_holds_them(name: str, opened: int) -> None:
+    """No controller sees what the others draw: clocks rise where boards may draw all they can."""
     most_w = builders.gpu_type("t4").power_limit_w_max
     free = sums_w(plan_of(thought(under_one_cap(4 * most_w + 1.0), name, settings={})))
     limit_w = opened * most_w + (4 - opened) * max(free.values()) + 1.0
@@ -363,8 +359,3 @@ def test_a_shared_cap_holds_wherever_controllers_may_go(name: str, opened: int) 
     }
     assert len(found) == min(opened, len(by_device(plan)))
     assert sum(most_w if device in found else planned_w for device, planned_w in sums_w(plan).items()) <= limit_w
-    seen = Picture(picture, plan, builders.everything_movable(picture))
-    for item in plan.assignments:
-        grown = replace(item, batch=item.envelope.batch_max)
-        assert grown.batch > item.batch
-        assert dynamic_power_w(seen, grown, seen.devices[item.device]) <= item.power_w_planned + 0.01
