@@ -242,7 +242,7 @@ class Tree:
                 break
             duals = np.where(np.isfinite(node.sides(rows, relaxed.row_duals)), relaxed.row_duals, 0.0)
             # What costs more than was found anyway need not be known closely.
-            part = max(look, float((relaxed.value - self.usd) / (ABOVE * max(scale, WHOLE))))
+            part = max(look, float((relaxed.value - self.usd) / (ABOVE * max(float(scale), WHOLE))))
             how = Look(part=part, step_pct=max(1, master.problem.share_step_pct), repeats=REPEATS)
             found = self._pricing.price(duals, how, deadline, 0.0)
             bound = self._shown(node, duals, found.ceilings)

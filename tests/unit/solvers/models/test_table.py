@@ -169,4 +169,4 @@ def test_a_clock_where_nothing_runs_is_passed_over() -> None:
 
 
 def test_a_grid_needs_no_belief() -> None:
-    assert is_measured(compact("m"))
+    assert is_measured(compact("m"), builders.gpu_type("v100"))

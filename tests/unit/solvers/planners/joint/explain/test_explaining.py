@@ -135,7 +135,7 @@ MIXED = (
     *(builders.device("a", index, "t4") for index in range(6)),
     *(builders.device("b", index, "a100") for index in range(4)),
 )
-CAP = PowerCap(scope=PowerScope.CLUSTER, subject="lab", limit_w=300.0)
+CAP = PowerCap(scope=PowerScope.CLUSTER, subject="lab", limit_w=290.0)
 QUOTA = Project(name=builders.service().project, quota_gpus=1.0)
 
 
