@@ -161,8 +161,8 @@ def post(url: str, body: bytes, headers: Mapping[str, str], networks: WebhookNet
         path = f"{parts.path or '/'}{'?' + parts.query if parts.query else ''}"
         connection.request("POST", path, body, dict(headers))
         return connection.getresponse().status
-    except (OSError, http.client.HTTPException):
-        if late.is_set():
+    except (OSError, http.client.HTTPException) as error:
+        if late.is_set() or isinstance(error, TimeoutError):
             raise _unanswered() from None
         raise
     finally:

@@ -186,7 +186,7 @@ def test_a_join_whose_answer_was_lost_costs_little_and_ends_the_lost_token(world
     with _statements(world) as repeat:
         status, secret = _join(world)
     assert status == 200
-    assert len(repeat) <= 9
+    assert len(repeat) <= 10
     assert len(whole) > 30
     assert _is_good(world, secret)
     assert not _is_good(world, lost)

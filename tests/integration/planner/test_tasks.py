@@ -58,7 +58,7 @@ def plan(world: World, planning: Planning) -> None:
 
 
 def statuses(tasks: Tasks) -> dict[str, TaskStatusLine]:
-    return {item.name: item for item in tasks.page(TaskListing(limit=100)).items}
+    return {item.name: item for item in tasks.page(TaskListing(limit=100), None).items}
 
 
 def work(world: World, status: TaskStatusLine, done: int, batches: int) -> None:

@@ -133,7 +133,7 @@ def test_who_waits_to_lead_has_looked_already_and_written_nothing(world: World, 
     second = start()
     completion = second._parts.planning._observer._completion
     assert completion is not None
-    wait_until(lambda: completion._belief is not None, "it holds what is believed")
+    wait_until(lambda: completion._kept is not None, "it holds what is believed")
     assert second._leader() is None
     assert cycles_closed(world) == closed
 
