@@ -112,6 +112,12 @@ class Workload:
         """What counts when it is not served: all that a job could do, of others what must be served."""
         return self.rate_rps if self.may_wait else self.rate_least_rps
 
+    def worth_usd(self, rates_rps: Floats) -> Floats:
+        """$/h that so much of its rate is worth; of what has to be served, without end."""
+        if not self.may_wait:
+            return np.full_like(rates_rps, np.inf)
+        return self.unserved_usd * np.minimum(rates_rps / self.rate_rps, 1.0)
+
     @property
     def replicas_floor(self) -> int:
         """Replicas that it needs at least: as asked, and for as many failure domains as asked."""

@@ -148,6 +148,8 @@ def _by_numbers(reason: Reason, numbers: Mapping[str, float], pool: str | None) 
             " a longer latency limit, anti_affinity soft or off, more devices, other settings of the planner or another"
             " planner would help"
         )
+    if reason.code is ReasonCode.COSTLIER and "usd_per_h_worth" in numbers:
+        return f"{subject} would cost more than its work there is worth"
     if reason.code is ReasonCode.REPLICAS_MIN and "replicas_missing" in numbers:
         return f"{subject} has fewer replicas than it must have"
     if reason.code is ReasonCode.NO_DEVICE_OF_TYPE and pool is not None:

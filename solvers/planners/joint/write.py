@@ -220,16 +220,24 @@ def _of_owner(seats: Seats, number: int) -> Iterator[Reason]:
 
 
 def _of_room(seats: Seats, number: int) -> Iterator[Reason]:
-    problem, told = seats.floor.problem, set[str]()
+    """By GPU type: what a job is not worth there, else which room is missing."""
+    problem, told, alone = seats.floor.problem, set[str](), seats.floor.alone(number)
     variants = [at for at, item in enumerate(problem.variants) if item.workload == number]
+    worth_usd = problem.workloads[number].worth_usd(alone.capacity_rps[:, 0])
     for pool, item in enumerate(problem.pools):
         if item.gpu_type in told or not problem.allowed[pool, variants].any():
             continue
         told.add(item.gpu_type)
         idle = [device for device in seats.floor.devices(pool) if seats.patterns[device] is None]
         left_w = float(seats.lefts_at(np.array(idle, dtype=np.int64)).max(initial=-math.inf))
+        here = np.flatnonzero(problem.kind_pool[alone.rows.kind] == pool)
+        here = here[alone.draw_w[here] - seats.floor.judge.idle_w[pool] <= left_w + DUST]
         numbers = (("devices_idle", float(len(idle))), ("power_w_left", left_w))
-        code = ReasonCode.POWER_CAP if math.isfinite(left_w) else ReasonCode.NO_SHARE_LEFT
+        code = ReasonCode.NO_SHARE_LEFT if len(here) or left_w == -math.inf else ReasonCode.POWER_CAP
+        if len(here) and (gains := worth_usd[here] - alone.usd_per_h[here]).max() <= 0:
+            best = here[gains.argmax()]
+            code = ReasonCode.COSTLIER
+            numbers = ("usd_per_h", float(alone.usd_per_h[best])), ("usd_per_h_worth", float(worth_usd[best]))
         facts = tuple(Fact(name=name, value=value) for name, value in numbers if math.isfinite(value))
         yield Reason(code=code, subject=item.gpu_type, facts=facts)
 

@@ -24,7 +24,7 @@ from solvers.planners.joint.reading.formulation import Reading
 from solvers.planners.joint.solve.judge import Judge, Member
 from solvers.problems.fleet import Fleet, under
 from solvers.problems.joint import JointProblem
-from solvers.problems.patterns import Pattern, Patterns
+from solvers.problems.patterns import Judged, Pattern, Patterns
 
 NO_DOMAIN = -1
 _SCOPES = (PowerScope.NODE, PowerScope.RACK, PowerScope.CLUSTER)
@@ -68,12 +68,16 @@ class Floor:
 
     def least_alone(self, workload: int) -> tuple[float, float]:
         """$/h and GPUs of the smallest replica that a workload could have anywhere; infinite where it has none."""
-        problem, variants = self.problem, np.flatnonzero(self.problem.variant_workload == workload)
-        judged = self.judge.judge(Patterns.singles(np.arange(problem.kinds), variants, problem.shares_pct))
-        rows = judged.rows.take(judged.lawful)
+        problem, rows = self.problem, self.alone(workload).rows
         each = np.array([problem.budget_usd, [pool.gpu_part for pool in problem.pools]])
         usd, gpus = (each[:, problem.kind_pool[rows.kind]] * rows.shares_pct[:, 0] / 100).min(axis=1, initial=np.inf)
         return float(usd), float(gpus)
+
+    def alone(self, workload: int) -> Judged:
+        """All replicas that a workload could have, each alone on a device."""
+        problem, variants = self.problem, np.flatnonzero(self.problem.variant_workload == workload)
+        judged = self.judge.judge(Patterns.singles(np.arange(problem.kinds), variants, problem.shares_pct))
+        return judged.take(judged.lawful)
 
     def devices(self, pool: int) -> range:
         return range(int(self.starts[pool]), int(self.starts[pool + 1]))

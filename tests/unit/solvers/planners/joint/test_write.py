@@ -100,3 +100,22 @@ def test_a_power_cap_is_blamed_for_idle_devices_that_it_covers_alone() -> None:
         seats = Seats.empty(floor(of, nodes=nodes))
         (why,) = write._of_room(seats, 0)
         assert (why.code, {fact.name: fact.value for fact in why.facts}) == (code, {"devices_idle": 2.0, **more})
+
+
+@pytest.mark.parametrize("watts", [None, 1000.0])
+@pytest.mark.parametrize("value_usd", [0.01, 1000.0])
+def test_a_job_that_is_worth_less_than_an_idle_device_costs_hears_of_money(
+    value_usd: float, watts: float | None
+) -> None:
+    """No cap is blamed that it would fit under, and no lack of room."""
+    of = problem(devices=(2,))
+    work, *others = of.workloads
+    waits = replace(of, workloads=(replace(work, may_wait=True, unserved_usd=value_usd), *others))
+    seats = Seats.empty(floor(waits, nodes=None if watts is None else (1, watts)))
+    (why,) = write._of_room(seats, 0)
+    numbers = {fact.name: float(fact.value) for fact in why.facts}
+    if value_usd < 1:
+        assert why.code is ReasonCode.COSTLIER
+        assert numbers["usd_per_h"] > numbers["usd_per_h_worth"] > 0
+    else:
+        assert why.code is ReasonCode.NO_SHARE_LEFT
