@@ -197,7 +197,8 @@ def _blockers(seated: Seated, need: Need, number: int | None) -> Iterator[Reason
         return
     yield from deviceless(reading.snapshot)
     if number is not None and not owners:
-        yield from _of_room(seated.seats, number)
+        # Money first: where room is missing, more of it would be no use either.
+        yield from sorted(_of_room(seated.seats, number), key=lambda item: item.code is not ReasonCode.COSTLIER)
     yield from (reason for (workload, _), reason in sorted(reading.refusals.items()) if workload == need.workload)
 
 
