@@ -121,8 +121,7 @@ def _contents(judge_all: Judge, pool: int, mine: Sequence[int], deadline: Deadli
 
 def _keep_standing(seats: Seats, mine: Collection[int], stood: Mapping[int, Pattern]) -> bool:
     """Give devices their standing contents back, as far as these are of such workloads alone; whether anything changed.
-    A solve sees declared rates alone, so it would take away what fills a device, for the energy it draws, cycle after
-    cycle.
+    A solve sees declared rates alone, so it would take away what fills a device, for its energy, cycle after cycle.
     """
     changed = False
     for device, before in sorted(stood.items()):

@@ -1,8 +1,7 @@
 """Problems in which every replica takes a whole device: then it is a matter of counting, and counting is solved better.
 
 Nothing but the devices of each pool may limit such a problem: no caps, quotas, budgets or floors, for counts know none
-of these. What counting proves holds for plans that serve every demand; to count, a demand is served whole or not at
-all.
+of these. What counting proves holds for plans that serve every demand; to count, one is served whole or not at all.
 """
 
 from __future__ import annotations

@@ -197,7 +197,6 @@ def _blockers(seated: Seated, need: Need, number: int | None) -> Iterator[Reason
         return
     yield from deviceless(reading.snapshot)
     if number is not None and not owners:
-        # Money first: where room is missing, more of it would be no use either.
         yield from sorted(_of_room(seated.seats, number), key=lambda item: item.code is not ReasonCode.COSTLIER)
     yield from (reason for (workload, _), reason in sorted(reading.refusals.items()) if workload == need.workload)
 
@@ -236,8 +235,7 @@ def _of_room(seats: Seats, number: int) -> Iterator[Reason]:
         numbers = (("devices_idle", float(len(idle))), ("power_w_left", left_w))
         code = ReasonCode.NO_SHARE_LEFT if len(here) or left_w == -math.inf else ReasonCode.POWER_CAP
         if len(here) and (gains := worth_usd[here] - alone.usd_per_h[here]).max() <= 0:
-            best = here[gains.argmax()]
-            code = ReasonCode.COSTLIER
+            code, best = ReasonCode.COSTLIER, here[gains.argmax()]
             numbers = ("usd_per_h", float(alone.usd_per_h[best])), ("usd_per_h_worth", float(worth_usd[best]))
         facts = tuple(Fact(name=name, value=value) for name, value in numbers if math.isfinite(value))
         yield Reason(code=code, subject=item.gpu_type, facts=facts)

@@ -9,8 +9,7 @@ out is read from farther than its own neighbours. Power that was not read is gue
 
 Beside a network whose pressure was never measured, a training job too, everything bears the policy's margin; beside
 others only what is known. A problem's table is one or the other, so a GPU type with both sorts of networks has two: one
-for those that are known, without the margin, and one for all, with it. What joins those who stay on a device is slowed
-by them.
+for those that are known, without the margin, and one for all, with it. What joins those who stay is slowed by them.
 """
 
 from __future__ import annotations

@@ -14,8 +14,7 @@ that small problems have such variants where watts count. Elsewhere the batch th
 
 Pinned replicas stay to the letter. A job that was evicted as often as it bears stays as if it were pinned, and movable
 replicas beside either stay too, as long as today's rules allow it, they keep their promise and their owner can pay:
-what is beside them cannot be planned anew. Everything that stays is on the fleet's books afterwards and is taken off
-what is asked.
+what is beside them cannot be planned anew. All that stays is on the fleet's books and is taken off what is asked.
 """
 
 from __future__ import annotations

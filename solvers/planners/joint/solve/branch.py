@@ -46,16 +46,12 @@ NODE_UNITS, CLOSELY = 60, 10
 """What a node may take before another has its turn, and how many times as much where its numbers are whole."""
 WHOLE = 1e-5
 COUNTS_APART, COUNTS_MAX, DEVICES_MAX = 40, 100, 24
-"""Of devices by pool and replicas by pool and workload: more cannot be decided in seconds; of more than the first, like
-pools in other failure domains are one.
-"""
+"""Devices and replicas by pool: more take more than seconds; of more than the first, pools of other domains are one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Alike:
-    """A problem in which pools that no workload can tell apart are one: the same device, whatever power and failure
-    domains it is in.
-    """
+    """A problem in which pools that no workload can tell apart are one, whatever domains their devices are in."""
 
     problem: JointProblem
     pool: Whole

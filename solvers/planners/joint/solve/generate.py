@@ -108,9 +108,7 @@ ROUNDS_MAX = 400
 REPEATS = 3
 REPEATS_MAX = 8
 LOOK_FIRST, LOOK_FINE, LOOK_LEAST, LOOK_OF_GAP = 0.01, 0.002, 2e-4, 0.2
-"""Of what devices cost, pricing may stay above what it found: at first, at first where shares are fine, at last, and of
-the gap in between.
-"""
+"""How far above what it found pricing may stay, of what devices cost: first, first and fine, last; and of the gap."""
 LOOK_LOOSE, SLOW = 0.03, 5e-4
 """Where no bound is wanted: that part always, and how little a round may bring before finer shares are looked at."""
 COARSE_PCT, DIVE_PCT, NEAR = 10, 5, 0.012

@@ -444,9 +444,7 @@ class Master:
         """Patterns in use, and those with the least reduced cost."""
         reduced = self.rows.reduced(self.columns, relaxed.row_duals)[self.slacks :]
         reduced[: len(relaxed.values) - self.slacks][relaxed.values[self.slacks :] > PART_LEAST] = -np.inf
-        if len(reduced) <= most:
-            return np.arange(len(reduced))
-        return np.sort(np.argpartition(reduced, most - 1)[:most])
+        return np.arange(len(reduced)) if len(reduced) <= most else np.sort(np.argpartition(reduced, most - 1)[:most])
 
     def counted(self, relaxed: Relaxed, times: float, deadline: Deadline) -> tuple[Whole, Layout, float] | None:
         """How many devices of each pool serve so many times all rates at least cost, if only devices are whole; its
