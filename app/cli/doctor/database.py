@@ -23,7 +23,7 @@ RAW_DAYS_LATE = 2
 HEARD_S = 3.0
 BY_TRANSACTION = "name PostgreSQL's own address in HEADROOM_DATABASE_DIRECT_URL"
 ONE_DATABASE = "name the same database in both"
-TODO = {
+ADVICE = {
     "notifications": "see whether HEADROOM_DATABASE_DIRECT_URL leads to PostgreSQL itself, and its log",
     "read replica": "start it, or correct HEADROOM_DATABASE_READ_URL: the primary answers in its place",
 }
@@ -92,7 +92,7 @@ def database_checks(settings: Settings, database: Database) -> list[Check]:
     }
     if settings.database_read_url:
         looks["read replica"] = lambda: _replica(database, settings)
-    return [Check(name, look, TODO.get(name, todo)) for name, look in looks.items()]
+    return [Check(name, look, ADVICE.get(name, todo)) for name, look in looks.items()]
 
 
 def _facts(database: Database) -> Row[Any]:
