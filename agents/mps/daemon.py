@@ -198,6 +198,8 @@ DOWN = "its daemon is down: its processes run without their limits, or not at al
 ONE_USER = "workers of projects with users of their own cannot start until all of this device have ended"
 SLOW = "its server does not accept clients yet"
 CUDA_WITH_3, BRANCH_WITH_3 = (13, 4), 615
+BINARY_LEAST = 1000
+"""From here on a number is CUDA's version as its binaries carry it: 13000 is 13.0."""
 _VERSION = re.compile(r"([0-9]{1,9})(?:\.([0-9]{1,9}))?")
 _PROTOCOLS: Mapping[int, MpsProtocol] = {2: ProtocolTwo(), 3: ProtocolThree()}
 
@@ -371,9 +373,13 @@ class MpsDevice:
 
 
 def speaks_3(version: str) -> bool:
-    """Whether a version's text, of CUDA or of a driver branch, is one with protocol 3. In doubt it is not."""
+    """Whether a version's text is one with protocol 3: of CUDA, as 13.4 or 13040, or of a driver branch, as 615. In
+    doubt it is not.
+    """
     for major, minor in _VERSION.findall(version):
         found = int(major)
+        if found >= BINARY_LEAST:
+            return (found // 1000, found % 1000 // 10) >= CUDA_WITH_3
         if found >= 100:
             return found >= BRANCH_WITH_3
         if minor:

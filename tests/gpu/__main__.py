@@ -18,9 +18,9 @@ from pathlib import Path
 
 from agents.devices.nvml import NvmlBoards, NvmlSetters, open_boards
 from agents.errors import AgentError
-from tests.gpu import boards, handover, models, sharing
+from tests.gpu import boards, handover, models, sharing, surface
 from tests.gpu.recorded import RecordingBoards
-from tests.gpu.rig import NotHereError, Rig, chosen
+from tests.gpu.rig import POINT_S, NotHereError, Rig, chosen
 
 STEPS: dict[str, Callable[[Rig], None]] = {
     "inventory": boards.inventory,
@@ -28,6 +28,8 @@ STEPS: dict[str, Callable[[Rig], None]] = {
     "power": boards.power,
     "energy": boards.energy,
     "shares": sharing.shares,
+    "surface": surface.surface,
+    "beside": surface.beside,
     "memory": sharing.memory,
     "handover": handover.handover,
     "grid": models.grid,
@@ -35,6 +37,7 @@ STEPS: dict[str, Callable[[Rig], None]] = {
     "bypass": sharing.bypass,
 }
 BUDGET_S = 460.0
+LOG_LINES = 12
 LEAST_S = 15.0
 """A step is not begun with less than this."""
 
@@ -64,6 +67,7 @@ def _run(found: argparse.Namespace, scratch: Path, opened: NvmlBoards, recording
         scratch=scratch,
         python=found.python,
         budget_s=found.budget_s,
+        point_s=found.point_s,
         agent_options=tuple(found.agent_option),
         environment={name: os.environ[name] for name in found.keep if name in os.environ},
     )
@@ -90,7 +94,15 @@ def _step(rig: Rig, name: str) -> None:
         rig.note("not here", str(error))
     except Exception as error:  # noqa: BLE001 - one broken step must not cost the others
         traceback.print_exc()
+        _show_logs(rig.scratch)
         rig.check("the step runs to its end", fine=False, value=f"{type(error).__name__}: {error}")
+
+
+def _show_logs(scratch: Path) -> None:
+    """What daemons and workers said last."""
+    for log in sorted(scratch.rglob("*.log")):
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES:]
+        print(f"--- {log.relative_to(scratch)}", *lines, sep="\n", flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -101,6 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--out", type=Path, default=Path("build/gpu"), help="where recording and findings go")
     add("--python", default=sys.executable, help="interpreter with PyTorch")
     add("--budget-s", type=float, default=BUDGET_S, help="seconds after which no step begins")
+    add("--point-s", type=float, default=POINT_S, help="seconds that a point of a table is measured")
     add("--only", action="append", choices=tuple(STEPS), help="only this step; may be given several times")
     add("--agent-option", action="append", default=[], help="handed to the agent, such as --mps-protocol=2")
     add("--keep", action="append", default=["LD_LIBRARY_PATH"], help="variables that workers get from here")

@@ -119,6 +119,6 @@ def energy(rig: Rig) -> None:
 
 
 def _need(rig: Rig, verb: str) -> None:
-    refusal = (rig.device.capabilities or {}).get(verb, "")
+    refusal = rig.refusal(verb)
     if refusal:
         raise NotHereError(f"{verb}: {refusal}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -54,6 +54,8 @@ def opened(rig: Rig, mode: Mode = Mode.MPS) -> Iterator[NvidiaDevices]:
 
 
 def _into_mode(rig: Rig, host: NvidiaDevices, mode: Mode) -> None:
+    last: list[DeviceError] = []
+
     def there() -> bool:
         try:
             if host.settings(rig.uuid).mode is not mode:
@@ -61,17 +63,20 @@ def _into_mode(rig: Rig, host: NvidiaDevices, mode: Mode) -> None:
         except DeviceError as error:
             if not error.retryable:
                 raise
+            last[:] = [error]
             return False
         return host.settings(rig.uuid).mode is mode
 
-    took_s = rig.until(there, 60.0, 0.1)
+    took_s = rig.until(there, 30.0, 0.1)
     if took_s is None:
-        raise AssertionError(f"the device did not get into mode {mode.value}")
+        raise AssertionError(f"the device did not get into mode {mode.value}: {last}")
     rig.note(f"mode {mode.value} takes", took_s, "s")
 
 
-def spec(rig: Rig, name: str, network: str, *, share: int, batch: int = 1, memory_mib: int = 0) -> WorkerSpec:
-    """A worker with a network."""
+def spec(
+    rig: Rig, name: str, network: str, *, share: int, batch: int = 1, memory_mib: int = 0, captured: bool = False
+) -> WorkerSpec:
+    """A worker with a network, with its batches as graphs if they shall be `captured`."""
     # Where libraries lie no workload may say; the machine may need it said all the same.
     library_path = rig.environment.get(LIBRARY_PATH, "")
     prefix = ("/usr/bin/env", f"{LIBRARY_PATH}={library_path}") if library_path else ()
@@ -87,7 +92,7 @@ def spec(rig: Rig, name: str, network: str, *, share: int, batch: int = 1, memor
         batch=batch,
         launch_s=30.0,
         worker=WorkerTarget(
-            command=(*command, "--network", network),
+            command=(*command, "--network", network, *(["--captured"] if captured else [])),
             environment=tuple(item for item in rig.environment.items() if item[0] != LIBRARY_PATH),
             warm_up=WarmUpTarget(
                 path=f"/execute?batches={BATCHES_A_REQUEST}", body="", content_type="", requests=2, timeout_s=60.0
@@ -100,7 +105,17 @@ def spec(rig: Rig, name: str, network: str, *, share: int, batch: int = 1, memor
 
 def ready(rig: Rig, host: NvidiaDevices, spec: WorkerSpec) -> WorkerReading:
     """Start a worker and wait for it. Raises AssertionError with its reason when it fails."""
-    name = host.start(rig.uuid, spec)
+    return awaited(host, host.start(rig.uuid, spec))
+
+
+def all_ready(rig: Rig, host: NvidiaDevices, specs: Sequence[WorkerSpec]) -> list[WorkerReading]:
+    """As `ready`, with all of them starting at once."""
+    names = [host.start(rig.uuid, each) for each in specs]
+    return [awaited(host, name) for name in names]
+
+
+def awaited(host: NvidiaDevices, name: str) -> WorkerReading:
+    """A started worker, once it is ready. Raises AssertionError with its reason when it fails."""
     until_s = time.monotonic() + START_S_MAX
     while time.monotonic() < until_s:
         found = next((worker for worker in host.workers() if worker.worker == name), None)

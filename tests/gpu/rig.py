@@ -6,6 +6,7 @@ neither passed nor failed; a step that breaks fails alone.
 
 from __future__ import annotations
 
+import csv
 import json
 import platform
 import subprocess
@@ -23,6 +24,7 @@ from tests.waiting import spend
 
 WORKER = Path(__file__).with_name("worker.py")
 BURN = Path(__file__).with_name("burn.py")
+POINT_S = 0.8
 
 
 class NotHereError(Exception):
@@ -52,9 +54,13 @@ class Rig:
     python: str
     """The interpreter that has PyTorch."""
     budget_s: float
+    point_s: float = POINT_S
+    """How long a point of a table is measured."""
     agent_options: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
+    tables: dict[str, list[dict[str, object]]] = field(default_factory=dict)
+    """Rows of measurements by the name of their file."""
     began_s: float = field(default_factory=time.monotonic)
     step: str = ""
 
@@ -62,6 +68,10 @@ class Rig:
     def uuid(self) -> str:
         """Of the device under test."""
         return self.device.uuid
+
+    def refusal(self, verb: str) -> str:
+        """Why the device, or this process, cannot do something; empty when both can."""
+        return (self.device.capabilities or {}).get(verb, "") or self.setters.refusals().get(verb, "")
 
     def left_s(self) -> float:
         """Seconds of the budget that are left."""
@@ -120,6 +130,11 @@ class Rig:
             "findings": [asdict(finding) for finding in self.findings],
         }
         (out / "findings.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+        for name, rows in self.tables.items():
+            with (out / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
+                writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
+                writer.writeheader()
+                writer.writerows(rows)
 
 
 def chosen(boards: NvmlBoards, uuid: str | None) -> DeviceInventory:

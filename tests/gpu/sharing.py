@@ -50,7 +50,7 @@ def memory(rig: Rig) -> None:
             problem = ask(worker, f"/allocate?mib={START_MIB_STEP}")["problem"]
             got += 0 if problem else START_MIB_STEP
         rig.check("the limit holds", bool(problem) and got <= LIMIT_MIB, float(got), "MiB", note=problem[:80])
-        rig.check("the worker survives its refusal", ask(worker, "/infer") == {})
+        rig.check("the worker survives its refusal", "seconds" in ask(worker, "/infer"))
 
 
 def bypass(rig: Rig) -> None:

@@ -1,8 +1,10 @@
 """A worker with a real network of random weights, for measuring: executes whole batches on request.
 
-`GET /execute?batches=N` runs N batches back to back and answers when they are done; each counts as `--batch` requests
+`GET /execute?batches=N` runs N batches back to back and answers with what each took; each counts as `--batch` requests
 in Headroom's own metrics. So the time of a batch is measured without an HTTP server's limits in it. `GET /infer` runs
-one, `GET /allocate?mib=N` tries to hold that much memory. Needs PyTorch; named networks need torchvision, too.
+one, `GET /allocate?mib=N` tries to hold that much memory. `--captured` replays each batch as one CUDA graph, as engines
+do that are compiled ahead; without it PyTorch launches kernel by kernel. `--network train:NAME` trains. Needs PyTorch;
+named networks need torchvision, too.
 """
 
 from __future__ import annotations
@@ -13,20 +15,28 @@ import json
 import sys
 import threading
 import time
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+TRAINING = "train:"
 
 
 class Network:
     """A network on the GPU and its counters."""
 
-    def __init__(self, name: str, batch: int) -> None:
+    def __init__(self, name: str, batch: int, *, captured: bool) -> None:
         import torch
 
         self._torch = torch
         self._lock = threading.Lock()
-        self._model, self._shape = build(torch, name)
+        self._captured = captured
+        self._train = name.startswith(TRAINING)
+        self._model, self._shape = build(torch, name.removeprefix(TRAINING))
+        if self._train:
+            self._model = self._model.bfloat16().train()
+            self._optimiser = torch.optim.SGD(self._model.parameters(), lr=1e-6)
         self.set_batch(batch)
         self.requests = self.batches = 0
         self.seconds = 0.0
@@ -40,19 +50,49 @@ class Network:
         torch = self._torch
         with self._lock:
             self.batch = batch
-            self._input = torch.randn(batch, *self._shape, device="cuda", dtype=torch.float16)
+            kind = torch.bfloat16 if self._train else torch.float16
+            self._input = torch.randn(batch, *self._shape, device="cuda", dtype=kind)
+            self._run = self._iterate if self._train else self._recorded() if self._captured else self._forward
 
-    def execute(self, batches: int) -> None:
-        """Run batches one after the other."""
-        torch = self._torch
-        with self._lock, torch.inference_mode():
+    def execute(self, batches: int) -> list[float]:
+        """Run batches one after the other; the seconds that each took."""
+        took = []
+        with self._lock:
             for _ in range(batches):
                 begun = time.perf_counter()
-                self._model(self._input)
-                torch.cuda.synchronize()
-                self.seconds += time.perf_counter() - begun
+                self._run()
+                self._torch.cuda.synchronize()
+                took.append(time.perf_counter() - begun)
+                self.seconds += took[-1]
                 self.batches += 1
                 self.requests += self.batch
+        return took
+
+    def _forward(self) -> None:
+        with self._torch.inference_mode():
+            self._model(self._input)
+
+    def _iterate(self) -> None:
+        self._optimiser.zero_grad(set_to_none=True)
+        self._model(self._input).float().mean().backward()
+        self._optimiser.step()
+
+    def _recorded(self) -> Callable[[], None]:
+        """The forward pass as a graph; the one before it is let go first."""
+        cuda = self._torch.cuda
+        self._run = self._forward
+        beside = cuda.Stream()
+        beside.wait_stream(cuda.current_stream())
+        with cuda.stream(beside):
+            for _ in range(3):
+                self._forward()
+        cuda.current_stream().wait_stream(beside)
+        cuda.synchronize()
+        graph = cuda.CUDAGraph()
+        with self._torch.inference_mode(), cuda.graph(graph):
+            self._kept = self._model(self._input)
+        replay: Callable[[], None] = graph.replay
+        return replay
 
     def allocate(self, mib: int) -> str:
         """Hold more memory; what went wrong, else nothing."""
@@ -68,7 +108,14 @@ class Network:
         """What the device looks like from here."""
         properties = self._torch.cuda.get_device_properties(0)
         free, total = self._torch.cuda.mem_get_info()
-        return {"sm_count": properties.multi_processor_count, "free_mib": free // 2**20, "total_mib": total // 2**20}
+        return {
+            "sm_count": properties.multi_processor_count,
+            "free_mib": free // 2**20,
+            "total_mib": total // 2**20,
+            "reserved_mib": self._torch.cuda.memory_reserved() // 2**20,
+            "batches": self.batches,
+            "seconds": self.seconds,
+        }
 
 
 def build(torch: Any, name: str) -> tuple[Any, tuple[int, ...]]:
@@ -112,8 +159,7 @@ class Handler(BaseHTTPRequestHandler):
                 f"headroom_batch_execution_seconds_total {network.seconds}\nheadroom_requests_pending 0\n"
             )
         elif parts.path in ("/infer", "/execute"):
-            network.execute(int(query.get("batches", "1")))
-            self._answer("{}")
+            self._answer(json.dumps({"seconds": network.execute(int(query.get("batches", "1")))}))
         elif parts.path == "/allocate":
             self._answer(json.dumps({"problem": network.allocate(int(query["mib"]))}))
         elif parts.path == "/facts":
@@ -148,8 +194,9 @@ def main() -> int:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--network", default="convnet")
+    parser.add_argument("--captured", action="store_true")
     found = parser.parse_args()
-    Handler.network = Network(found.network, found.batch)
+    Handler.network = Network(found.network, found.batch, captured=found.captured)
     ThreadingHTTPServer((found.host, found.port), Handler).serve_forever()
     return 0
 

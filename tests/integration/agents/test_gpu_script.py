@@ -22,7 +22,7 @@ from tests.waiting import wait_until
 __all__ = ["nvml_library"]
 
 ROOT = Path(__file__).parents[3]
-STEPS = ("inventory", "power", "shares", "memory", "handover", "bypass")
+STEPS = ("inventory", "power", "shares", "surface", "beside", "memory", "handover", "bypass")
 TORCH = ROOT / "tests" / "standins" / "torch"
 
 
@@ -43,7 +43,7 @@ def test_the_script_measures_and_leaves_nothing_behind(tmp_path: Path, nvml_libr
         options = [f"--mps-control={host.mps.control_binary}", f"--mps-pipes={host.mps.pipe_base}"]
         options += [f"--ports={port_option()}"]
         out = tmp_path / "out"
-        command = [sys.executable, "-m", "tests.gpu", "--out", str(out), "--budget-s", "200"]
+        command = [sys.executable, "-m", "tests.gpu", "--out", str(out), "--budget-s", "200", "--point-s", "0.02"]
         command += [f"--only={step}" for step in STEPS]
         command += [f"--agent-option={option}" for option in options] + [f"--keep={name}" for name in keep]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)

@@ -74,7 +74,9 @@ class MpsStandIn:
         shutil.copy2(built() / "libcuda.so.1", self.root / "lib")
         shutil.copy2(HERE / "daemon.py", binary / "daemon" / "nvidia-cuda-mps-control")
         (binary / "python").write_text(f"{sys.executable}\n")
-        (binary / "version").write_text(f"{version}\n")
+        major, minor = map(int, version.split("."))
+        told = f"CUDA MPS Control for Linux/Unix/QNX. Binary version: {1000 * major + 10 * minor}\n"
+        (binary / "version").write_text(told)
         self.control_binary = str(binary / "nvidia-cuda-mps-control")
         self.library = str(self.root / "lib" / "libcuda.so.1")
         self._wrong: dict[str, object] = {}

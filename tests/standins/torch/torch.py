@@ -11,11 +11,12 @@ import contextlib
 import ctypes
 import os
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-float16 = uint8 = None
+float16 = bfloat16 = uint8 = None
 PASS_S = 0.0004
 """Of one input on one SM less than all, by and large."""
 _driver = ctypes.CDLL(os.environ.get("STANDIN_CUDA_LIBRARY", "libcuda.so.1"))
@@ -63,6 +64,16 @@ class Tensor:
     def __init__(self, *shape: int) -> None:
         self.shape = shape
 
+    def float(self) -> Tensor:
+        """It holds nothing."""
+        return self
+
+    mean = float
+
+    def backward(self) -> None:
+        """Takes as long as a small pass."""
+        _computes(0.001)
+
 
 def randn(*shape: int, device: str = "", dtype: object = None) -> Tensor:
     """A tensor of nothing."""
@@ -102,7 +113,11 @@ class Module:
         """It is there already."""
         return self
 
-    half = eval = cuda
+    half = eval = bfloat16 = train = cuda
+
+    def parameters(self) -> list[Tensor]:
+        """There are none."""
+        return []
 
 
 def _network(*parts: object, **options: object) -> Module:
@@ -126,7 +141,35 @@ def _memory() -> tuple[int, int]:
     return free.value, total.value
 
 
+class Graph:
+    """What ran while it was recorded, as one call: it takes as long as the last pass did."""
+
+    def __init__(self) -> None:
+        self.pass_s = 0.0
+
+    def replay(self) -> None:
+        """Takes its time."""
+        _computes(self.pass_s)
+
+
+@contextlib.contextmanager
+def _recording(graph: Graph) -> Any:
+    began_s = time.perf_counter()
+    yield
+    graph.pass_s = time.perf_counter() - began_s
+
+
+_stream = SimpleNamespace(wait_stream=lambda _: None)
+optim = SimpleNamespace(
+    SGD=lambda parameters, lr: SimpleNamespace(zero_grad=lambda set_to_none: None, step=lambda: None)
+)
 cuda = SimpleNamespace(
+    CUDAGraph=Graph,
+    graph=_recording,
+    Stream=lambda: _stream,
+    current_stream=lambda: _stream,
+    stream=contextlib.nullcontext,
+    memory_reserved=lambda: 0,
     synchronize=lambda: _call("cuCtxSynchronize"),
     get_device_properties=lambda _: SimpleNamespace(multi_processor_count=_sm_count),
     mem_get_info=_memory,

@@ -11,4 +11,4 @@ def _named(weights: object = None) -> Module:
     return Module()
 
 
-models = SimpleNamespace(resnet50=_named, mobilenet_v3_large=_named)
+models = SimpleNamespace(resnet50=_named, mobilenet_v3_large=_named, vgg19=_named)

@@ -315,6 +315,8 @@ def test_3_lists_clients_whose_commands_hold_error_words() -> None:
 @pytest.mark.parametrize(
     ("text", "yes"),
     [
+        ("CUDA MPS Control for Linux/Unix/QNX. Binary version: 13000\nCopyright (C) 2003 - 2025 NVIDIA", False),
+        ("CUDA MPS Control for Linux/Unix/QNX. Binary version: 13040\nCopyright (C) 2003 - 2026 NVIDIA", True),
         ("CUDA MPS Control Version: 13.4", True),
         ("14.0", True),
         ("13.3", False),
