@@ -28,6 +28,7 @@ _REFUSED = re.compile(
 _PID = re.compile(r"[0-9]{1,10}")
 _NUMBER = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,15})?")
 _MEMORY = re.compile(rf"({_NUMBER.pattern})\s{{0,8}}([KMGT])(?:i?B)?\b", re.IGNORECASE)
+ROUNDING_MIB = 1.0
 _MIB = {"K": 1.0 / 1024.0, "M": 1.0, "G": 1024.0, "T": 1024.0 * 1024.0}
 _KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH")
 
@@ -84,10 +85,21 @@ def number_in(text: str) -> float | None:
     return None if found is None else float(found.group())
 
 
-def memory_mib_in(text: str) -> float | None:
-    """The first memory value of a text; units are binary."""
+def memory_mib_in(text: str) -> tuple[float, float] | None:
+    """What the first memory value of a text may stand for: at least, and less than. Units are binary, and daemons show
+    whole ones, rounded down: 7297 MiB as 7G.
+    """
     found = _MEMORY.search(text)
-    return None if found is None else float(found.group(1)) * _MIB[found.group(2).upper()]
+    if found is None:
+        return None
+    unit = _MIB[found.group(2).upper()]
+    least = float(found.group(1)) * unit
+    return least, least + max(unit, ROUNDING_MIB)
+
+
+def may_be(shown: tuple[float, float] | None, mib: float) -> bool:
+    """Whether a shown memory value can stand for this one."""
+    return shown is not None and shown[0] - ROUNDING_MIB <= mib < shown[1]
 
 
 def pids_in(text: str) -> tuple[int, ...]:
@@ -128,7 +140,6 @@ DEVICE = "0"
 SHARE, MEMORY = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 ROUNDING_PCT = 0.5
 """Percentages are shown with a decimal or without."""
-ROUNDING_MIB = 1.0
 
 
 class ProtocolTwo:
@@ -201,8 +212,8 @@ class ProtocolTwo:
         if share is not None and share < order.share_pct_sm - ROUNDING_PCT:
             return f"its server gives at most {share:g} % of the SMs"
         memory = memory_mib_in(_say_freely(control, f"get_device_pinned_mem_limit {client.server} {DEVICE}"))
-        if memory is not None and memory < order.memory_mib_limit - ROUNDING_MIB:
-            return f"its server gives at most {memory:.0f} MiB"
+        if memory is not None and memory[1] <= order.memory_mib_limit:
+            return f"its server gives at most {memory[0]:.0f} MiB"
         return ""
 
     def terminate(self, control: MpsControl, client: MpsClient) -> None:
@@ -227,9 +238,11 @@ def _keep(control: MpsControl, scope: str, server: str, share: int, memory: int)
         _say(control, f"set_{scope}active_thread_percentage {server}{share}")
         if not _share_is(control, scope, server, share):
             raise SharingError(f"the daemon does not hold the share of {share} % it was told")
-    if not _memory_is(control, scope, server, memory):
+    shown = _memory_shown(control, scope, server)
+    # What is shown in larger units may be another value of the same name.
+    if not may_be(shown, memory) or (shown is not None and shown[1] - shown[0] > ROUNDING_MIB):
         _say(control, f"set_{scope}device_pinned_mem_limit {server}{DEVICE} {memory}M")
-        if not _memory_is(control, scope, server, memory):
+        if not may_be(_memory_shown(control, scope, server), memory):
             raise SharingError(f"the daemon does not hold the memory limit of {memory} MiB it was told")
 
 
@@ -238,9 +251,8 @@ def _share_is(control: MpsControl, scope: str, server: str, share: int) -> bool:
     return found is not None and abs(found - share) <= ROUNDING_PCT
 
 
-def _memory_is(control: MpsControl, scope: str, server: str, memory: int) -> bool:
-    found = memory_mib_in(_say_freely(control, f"get_{scope}device_pinned_mem_limit {server}{DEVICE}"))
-    return found is not None and abs(found - memory) <= ROUNDING_MIB
+def _memory_shown(control: MpsControl, scope: str, server: str) -> tuple[float, float] | None:
+    return memory_mib_in(_say_freely(control, f"get_{scope}device_pinned_mem_limit {server}{DEVICE}"))
 
 
 def _state(text: str) -> ServerState:
@@ -353,6 +365,6 @@ def _difference(control: MpsControl, name: str, order: ShareOrder) -> str:
     memory = memory_mib_in(control.ask("namespace", "get", name, SERVER, "pinned-memory-limit"))
     if share != order.share_pct_sm:
         return f"its namespace gives {'all' if share is None else f'{share:g} %'} of the SMs"
-    if memory is None or abs(memory - order.memory_mib_limit) > ROUNDING_MIB:
-        return f"its namespace gives {'any' if memory is None else f'{memory:.0f} MiB of'} memory"
+    if not may_be(memory, order.memory_mib_limit):
+        return f"its namespace gives {'any' if memory is None else f'{memory[0]:.0f} MiB of'} memory"
     return ""

@@ -23,8 +23,8 @@ from tests.waiting import spend
 NETWORKS = ("resnet50", "mobilenet_v3_large", "vgg19", "transformer")
 SHARES = (10, 20, 30, 50, 75, 100)
 BATCHES = (1, 4, 16, 64)
-EAGER = "resnet50"
-"""The network that is measured without graphs, too."""
+EAGER, EAGER_SHARES = "resnet50", (20, 50, 100)
+"""The network that is measured without graphs, too, and where."""
 BESIDE = ("resnet50", "mobilenet_v3_large", "transformer", "train:resnet50")
 SPLITS = (30, 50, 70)
 BESIDE_BATCH = 16
@@ -71,13 +71,14 @@ def surface(rig: Rig) -> None:
 def _network(rig: Rig, host: NvidiaDevices, network: str, *, captured: bool) -> None:
     idle_w = _idle_w(rig)
     part_mib = int(rig.device.memory_mib * MEMORY_PARTS / len(SHARES))
+    shares = SHARES if captured else EAGER_SHARES
     began_s = time.monotonic()
     workers = all_ready(
         rig,
         host,
         [
             spec(rig, f"{network}-{share}", network, share=share, memory_mib=part_mib, captured=captured)
-            for share in SHARES
+            for share in shares
         ],
     )
     name = f"{network}, {'graphs' if captured else 'kernel by kernel'}"
@@ -91,7 +92,7 @@ def _network(rig: Rig, host: NvidiaDevices, network: str, *, captured: bool) -> 
         rig.tables.setdefault("surface", []).append(row)
         if not tuned:
             rig.check(f"{worker.worker} takes batch {batch}", fine=False)
-    for share in (SHARES[0], SHARES[-1]):
+    for share in (shares[0], shares[-1]):
         of_share = [row for row in rig.tables["surface"] if row["network"] == network and row["share_pct"] == share]
         told = ", ".join(f"{row['batch']}: {row['latency_ms_mean']}" for row in of_share[-len(BATCHES) :])
         rig.note(f"{name} at {share} %, ms by batch", told)

@@ -96,7 +96,7 @@ def bytes_of(text: str) -> int | None:
 
 
 def shown(size: int) -> str:
-    return f"{size // 2**30}G" if size % 2**30 == 0 else f"{size // 2**20}M"
+    return f"{size // 2**30}G" if size >= 2**30 else f"{size // 2**20}M"
 
 
 class Daemon:
@@ -458,7 +458,7 @@ class Daemon:
         return ""
 
     def get_memory(self, limits: Limits, device: str) -> str:
-        return shown(limits.memory[device]) if device in limits.memory else "No limit is set for this device"
+        return shown(limits.memory[device]) if device in limits.memory else ""
 
     def v2_terminate_client(self, server_pid: str, pid: str) -> str:
         server = self.by_pid(server_pid)

@@ -20,6 +20,7 @@ from agents.mps.protocols import (
     ProtocolThree,
     ProtocolTwo,
     ServerState,
+    may_be,
     memory_mib_in,
     namespace_of,
     number_in,
@@ -57,17 +58,31 @@ def test_plain_answers_are_no_errors(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "mib"),
     [
-        ("10G", 10240),
-        ("900M", 900),
-        ("512 MB", 512),
-        ("Limit: 1.5GiB", 1536),
-        ("1048576K", 1024),
+        ("10G", (10240, 11264)),
+        ("900M", (900, 901)),
+        ("512 MB", (512, 513)),
+        ("Limit: 1.5GiB", (1536, 2560)),
+        ("1048576K", (1024, 1025)),
         ("none", None),
         ("7", None),
     ],
 )
-def test_memory_values_are_binary_and_need_a_unit(text: str, mib: float | None) -> None:
+def test_memory_values_are_binary_and_need_a_unit(text: str, mib: tuple[float, float] | None) -> None:
     assert memory_mib_in(text) == mib
+
+
+@pytest.mark.parametrize(
+    ("shown", "mib", "yes"),
+    [("7G", 7297, True), ("7G", 7168, True), ("7G", 8192, False), ("7G", 7000, False), ("900M", 900, True)],
+)
+def test_real_daemons_show_whole_gibibytes_rounded_down(shown: str, mib: float, yes: bool) -> None:
+    assert may_be(memory_mib_in(shown), mib) is yes
+
+
+def test_2_sets_a_memory_limit_anew_where_what_is_shown_could_be_another() -> None:
+    told = Told({"get_default_active": "100.0", "get_default_device": "7G"})
+    ProtocolTwo().hold(told, [order(share=100, memory=7297)])
+    assert "set_default_device_pinned_mem_limit 0 7297M" in told.said
 
 
 def test_numbers_and_pids_are_searched_for() -> None:
@@ -189,8 +204,8 @@ def test_2_sets_the_largest_part_for_the_next_server_and_for_the_one_that_runs()
 
 
 def test_2_sets_nothing_that_is_right_already_and_nothing_without_workers() -> None:
-    right = Told({"get_default_active": "40.0", "get_default_device": "2G"})
-    ProtocolTwo().hold(right, [order("a", 40, 2048)])
+    right = Told({"get_default_active": "40.0", "get_default_device": "900M"})
+    ProtocolTwo().hold(right, [order("a", 40, 900)])
     ProtocolTwo().hold(right, [])
     assert not [said for said in right.said if said.startswith("set")]
 
