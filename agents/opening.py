@@ -26,6 +26,7 @@ from agents.state import StateDirectory, host_boot_id
 from agents.wire import mirrored
 
 PROBE_COMMAND = (sys.executable, "-P", "-m", "agents.probe")
+STARTS_MAX = 8
 MIG_PART_LEAST = 1.0 / 7.0
 """The smallest slice there is: a MIG device has room for at least this part of a GPU's clients."""
 
@@ -40,7 +41,11 @@ def open_host(
     mps, refusal = _mps(options, state, boards, now_s)
     setters: Setters
     setters, let_go = (Onlooker(), lambda: None) if config.dry_run else _setters(options, boards)
-    crew = open_crew(mirrored(CrewOptions, options, config, state_dir=state.path, host=options.worker_host), now_s)
+    at_once = max(1, min(STARTS_MAX, (os.cpu_count() or 1) // 2))
+    told = mirrored(
+        CrewOptions, options, config, state_dir=state.path, host=options.worker_host, starts_at_once=at_once
+    )
+    crew = open_crew(told, now_s)
     parts = HostParts(
         boards=boards,
         setters=setters,

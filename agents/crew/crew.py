@@ -126,7 +126,7 @@ class HostCrew:
         self._thread.start()
 
     def launch(self, order: CrewOrder) -> None:
-        """While another worker of the device comes up, this one waits for its turn."""
+        """While others of the device come up, this one waits for its turn."""
         if order.spec.worker is None:
             raise NotSupportedError(f"{order.spec.replica}: its workload does not say how its process is started")
         adapter_of(order.spec.worker)
@@ -145,10 +145,11 @@ class HostCrew:
                 port=bench.ports.take(order.worker, count),
                 port_count=count,
                 order=order,
+                apart=order.apart,
             )
             bench.members[member.name] = member
             if not self._rounds.may_start(member):
-                member.problem = "waits for its turn: another worker of this device is coming up"
+                member.problem = "waits for its turn: others of this device are coming up"
                 return
             try:
                 self._launcher.start(member)

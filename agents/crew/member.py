@@ -94,6 +94,8 @@ class CrewMember(KeptMember):
 
     order: CrewOrder | None = None
     """Until the process is started."""
+    apart: bool = False
+    """It sees its own memory limit only. Not known of those that an earlier agent started."""
     pids: tuple[int, ...] = ()
     asking: set[str] = field(default_factory=set)
     """Questions under way."""
@@ -224,6 +226,8 @@ class CrewOptions(WorkerRules):
     host: str = "127.0.0.1"
     ports: range = range(20000, 21000)
     route_grace_s: float = 2.0
+    starts_at_once: int = 1
+    """Workers of a device that come up beside each other, where each has its memory to itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

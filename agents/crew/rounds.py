@@ -269,12 +269,16 @@ class Rounds:
         self._bench.save(member)
 
     def may_start(self, member: CrewMember) -> bool:
-        """Whether nobody of its device is coming up: servers that start together misread how much memory is free."""
-        return not any(
-            other.uuid == member.uuid and other.coming_up
+        """Whether it is its turn. Servers that start together misread how much memory is free, unless each sees its own
+        limit alone; then there may be as many as the host has cores for.
+        """
+        rising = [
+            other.apart
             for other in self._bench.members.values()
-            if other is not member
-        )
+            if other is not member and other.uuid == member.uuid and other.coming_up
+        ]
+        together = member.apart and all(rising)
+        return len(rising) < (self._bench.options.starts_at_once if together else 1)
 
     def _take_turn(self, member: CrewMember) -> float:
         if not self.may_start(member):

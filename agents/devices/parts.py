@@ -195,13 +195,16 @@ class Sharing(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrewOrder:
-    """A worker to launch. `environment` comes from `Sharing`, `device_memory_mib` sizes what is a fraction of it."""
+    """A worker to launch. `environment` comes from `Sharing`, `device_memory_mib` sizes what is a fraction of it.
+    `apart`: the memory it sees is its own limit, whatever others of its device take.
+    """
 
     worker: str
     uuid: str
     spec: WorkerSpec
     environment: Mapping[str, str]
     device_memory_mib: int
+    apart: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

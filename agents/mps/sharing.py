@@ -165,6 +165,10 @@ class MpsSharing:
         if granted:
             raise BusyError(f"{uuid} is still granted to {granted[0].worker}")
         clients = device.clients()
+        if clients and not any(identify(client.pid) for client in clients):
+            # A server hears a moment later than this host that a client has ended.
+            await_until(lambda: not device.clients(), LEAVE_S)
+            clients = device.clients()
         if clients:
             raise BusyError(f"the daemon of {uuid} still has clients, such as process {clients[0].pid}")
         device.shut()

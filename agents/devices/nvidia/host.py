@@ -303,6 +303,7 @@ class NvidiaDevices:
                 spec=spec,
                 environment=sharing.grant(order),
                 device_memory_mib=device.memory_mib,
+                apart=self._modes.mode(uuid) is Mode.MPS,
             )
             self._parts.crew.launch(launch)
         except DeviceError:

@@ -175,6 +175,10 @@ class MpsStandIn:
         """Servers take so long to accept clients."""
         self._set("slow_server_s", seconds)
 
+    def linger(self, seconds: float) -> None:
+        """Servers hear so late that clients have ended."""
+        self._set("linger_s", seconds)
+
     def orphans(self) -> None:
         """Servers survive their daemon."""
         self._set("orphans", True)

@@ -65,6 +65,13 @@ class Server:
     clients: dict[int, Client] = field(default_factory=dict)
     fault: bool = False
     ready_at_s: float = 0.0
+    left: list[tuple[float, int]] = field(default_factory=list)
+
+    @property
+    def lingering(self) -> list[int]:
+        """Clients that ended a moment ago, and are listed still where that is wanted."""
+        since_s = time.monotonic() - float(str(faults().get("linger_s", 0.0)))
+        return [pid for left_s, pid in self.left if left_s > since_s]
 
     @property
     def status(self) -> str:
@@ -258,6 +265,7 @@ class Daemon:
         for server in self.servers.values():
             for client in [found for found in server.clients.values() if found.link is link]:
                 del server.clients[client.pid]
+                server.left.append((time.monotonic(), client.pid))
                 note("life", f"client {client.pid} left" + ("" if clean else " without a word"))
                 if not clean and not client.ended:
                     note("abrupt", client.pid)
@@ -406,7 +414,7 @@ class Daemon:
 
     def v2_get_client_list(self, pid: str) -> str:
         server = self.by_pid(pid)
-        return "\n".join(map(str, server.clients)) if server else "Server not found"
+        return "\n".join(map(str, [*server.clients, *server.lingering])) if server else "Server not found"
 
     def v2_ps(self) -> str:
         rows = ["PID       ID    SERVER    DEVICE             NAMESPACE     COMMAND"]

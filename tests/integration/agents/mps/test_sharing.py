@@ -183,6 +183,17 @@ def test_a_daemon_with_clients_or_parts_is_not_shut_and_one_that_is_shut_leaves_
     assert bench.sharing.running(UUID)
 
 
+def test_a_client_that_has_just_ended_does_not_keep_a_daemon(bench: Bench) -> None:
+    bench.sharing.open(UUID)
+    order = part(UUID)
+    worker = bench.worker(bench.sharing.grant(order))
+    bench.sharing.revoke(order)
+    bench.host.linger(0.5)
+    worker.end()
+    bench.sharing.shut(UUID)
+    assert bench.host.processes() == ()
+
+
 def test_a_daemon_outlives_its_agent_and_is_adopted_with_what_it_holds(bench: Bench) -> None:
     bench.sharing.open(UUID)
     order = part(UUID)

@@ -205,7 +205,7 @@ class World:
     users: ProjectUsers | None = None
     options: dict[str, object] = field(default_factory=dict)
 
-    def crew(self) -> HostCrew:
+    def crew(self, starts_at_once: int = 1) -> HostCrew:
         """Another agent."""
         host = CrewHost(
             processes=self.processes,
@@ -219,7 +219,11 @@ class World:
             users=self.users,
         )
         options = CrewOptions(
-            state_dir=self.folder, ports=range(30000, 30010), route_grace_s=2.0, workers_as_agent=True
+            state_dir=self.folder,
+            ports=range(30000, 30010),
+            route_grace_s=2.0,
+            workers_as_agent=True,
+            starts_at_once=starts_at_once,
         )
         return build_crew(options, host, lambda: self.now)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import signal
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,26 @@ def test_starts_of_one_device_take_turns_and_waiting_does_not_count_as_starting(
     world.run(crew, 3.0)
     assert len(world.processes.started) == 3
     assert all(found.answering for found in crew.found())
+
+
+def test_workers_with_their_memory_to_themselves_come_up_together(world: World) -> None:
+    crew = world.crew(starts_at_once=2)
+    for number in range(3):
+        crew.launch(replace(order(f"w@{number}"), apart=True))
+    world.run(crew, 2.0)
+    assert len(world.processes.started) == 2
+    world.pages["/health"] = OK
+    world.run(crew, 4.0)
+    assert len(world.processes.started) == 3
+    assert all(found.answering for found in crew.found())
+
+
+def test_who_reads_what_is_free_of_the_device_comes_up_alone(world: World) -> None:
+    crew = world.crew(starts_at_once=4)
+    crew.launch(order("w@1"))
+    crew.launch(replace(order("w@2"), apart=True))
+    world.run(crew, 5.0)
+    assert len(world.processes.started) == 1
 
 
 def test_a_worker_that_is_never_ready_fails_and_lets_the_next_one_start(world: World) -> None:
