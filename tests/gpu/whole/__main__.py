@@ -110,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--steady-s", type=float, default=20.0, help="seconds of steady load")
     add("--after-s", type=float, default=10.0, help="seconds of load after the hand-over")
     add("--rate-factor", type=float, default=1.0, help="how much of the rates is asked for")
-    add("--profile-s", type=float, default=20.0, help="seconds to measure each service, without --profiles")
+    add("--profile-s", type=float, default=45.0, help="seconds to measure each service, without --profiles")
     add("--agent-option", action="append", default=[], help="handed to the agent, such as --mps-protocol=2")
     add("--keep", action="append", default=[], help="variables that workers get from here")
     return parser
