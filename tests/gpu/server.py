@@ -1,8 +1,8 @@
 """A small model server for load: collects requests into batches, runs them on the GPU, answers each.
 
 A batch of at most `--batch` requests begins as soon as the one before has ended, which is what plans reckon with;
-`--wait-ms` has it wait for company. Networks run in sizes of powers of two and in whole batches, whose inputs lie on
-the GPU from the start. It speaks the `http` adapter (docs/reference/workers.md). Needs PyTorch; named networks need
+`--wait-ms` has it wait for company. A batch is a CUDA graph of its size or the next, recorded at the start over inputs
+that lie on the GPU. It speaks the `http` adapter (docs/reference/workers.md). Needs PyTorch; named networks need
 torchvision, too.
 """
 
@@ -19,12 +19,15 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
-from tests.gpu.worker import build
+from tests.gpu.worker import build, recorded
 
+SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+"""Of graphs; a batch is not larger than the last."""
+AHEAD, AHEAD_MAX = 2, 32
+"""A batch that grows shall find its graphs: recording one holds everything up."""
 SWITCH_S = 0.0005
-"""Launching kernels holds the interpreter; whoever answers shall not wait for it for long."""
+"""Whoever answers shall not wait for the interpreter for long."""
 BOUNDS_S = tuple(0.001 * 1.25**step for step in range(36))
 """Of the histogram: 1 ms to 2.5 s."""
 
@@ -77,7 +80,8 @@ class Batches(threading.Thread):
 
         self._torch = torch
         self._model, self._shape = build(torch, name)
-        self._inputs: dict[int, Any] = {}
+        self._passes: dict[int, Callable[[], None]] = {}
+        self._device = threading.Lock()
         self._wait_s, self._loop = wait_s, loop
         self._queue: deque[Waiting] = deque()
         self._changed = threading.Condition()
@@ -86,14 +90,17 @@ class Batches(threading.Thread):
         self.set_batch(batch)
 
     def set_batch(self, batch: int) -> None:
-        """Take so many at most from now on; what such batches need is made before."""
-        for size in {_size(count, batch) for count in range(1, batch + 1)}:
-            if size not in self._inputs:
-                self._inputs[size] = self._torch.randn(size, *self._shape, device="cuda", dtype=self._torch.float16)
-                for _ in range(3):
-                    self._execute(size)
+        """Take so many at most from now on; what such batches, and some larger ones, need is made before."""
+        for size in SIZES[: 1 + SIZES.index(_size(max(batch, min(AHEAD * batch, AHEAD_MAX))))]:
+            with self._device:
+                if size not in self._passes:
+                    self._passes[size] = self._recorded(size)
         with self._changed:
             self.batch = batch
+
+    def _recorded(self, size: int) -> Callable[[], None]:
+        inputs = self._torch.randn(size, *self._shape, device="cuda", dtype=self._torch.float16)
+        return recorded(self._torch, lambda: self._model(inputs))
 
     def put(self, waiting: Waiting) -> None:
         """Ask for an execution."""
@@ -104,10 +111,10 @@ class Batches(threading.Thread):
 
     def run(self) -> None:
         while True:
-            taken, size = self._take()
+            taken = self._take()
             began_s = time.perf_counter()
             try:
-                self._execute(size)
+                self._execute(_size(len(taken)))
                 status = 200
             except RuntimeError as error:
                 print(f"a batch failed: {error}", file=sys.stderr, flush=True)
@@ -115,17 +122,16 @@ class Batches(threading.Thread):
             took_s = time.perf_counter() - began_s
             self._loop.call_soon_threadsafe(self._answer, taken, status, took_s)
 
-    def _take(self) -> tuple[list[Waiting], int]:
+    def _take(self) -> list[Waiting]:
         with self._changed:
             self._changed.wait_for(lambda: self._queue)
             if self._wait_s:
                 self._changed.wait_for(lambda: len(self._queue) >= self.batch, self._wait_s)
-            count = min(self.batch, len(self._queue))
-            return [self._queue.popleft() for _ in range(count)], _size(count, self.batch)
+            return [self._queue.popleft() for _ in range(min(self.batch, len(self._queue)))]
 
     def _execute(self, size: int) -> None:
-        with self._torch.inference_mode():
-            self._model(self._inputs[size])
+        with self._device:
+            self._passes[size]()
             self._torch.cuda.synchronize()
 
     def _answer(self, taken: list[Waiting], status: int, took_s: float) -> None:
@@ -144,9 +150,9 @@ class Batches(threading.Thread):
             waiting.answer(status)
 
 
-def _size(count: int, batch: int) -> int:
-    """The size of the input that so many requests are run with."""
-    return min(1 << (count - 1).bit_length(), batch)
+def _size(count: int) -> int:
+    """The size of the graph that so many requests are run with."""
+    return next(size for size in SIZES if size >= count)
 
 
 class Line(asyncio.Protocol):

@@ -79,20 +79,8 @@ class Network:
 
     def _recorded(self) -> Callable[[], None]:
         """The forward pass as a graph; the one before it is let go first."""
-        cuda = self._torch.cuda
         self._run = self._forward
-        beside = cuda.Stream()
-        beside.wait_stream(cuda.current_stream())
-        with cuda.stream(beside):
-            for _ in range(3):
-                self._forward()
-        cuda.current_stream().wait_stream(beside)
-        cuda.synchronize()
-        graph = cuda.CUDAGraph()
-        with self._torch.inference_mode(), cuda.graph(graph):
-            self._kept = self._model(self._input)
-        replay: Callable[[], None] = graph.replay
-        return replay
+        return recorded(self._torch, lambda: self._model(self._input))
 
     def allocate(self, mib: int) -> str:
         """Hold more memory; what went wrong, else nothing."""
@@ -116,6 +104,25 @@ class Network:
             "batches": self.batches,
             "seconds": self.seconds,
         }
+
+
+def recorded(torch: Any, forward: Callable[[], Any]) -> Callable[[], None]:
+    """A forward pass as one CUDA graph. Nothing else may use the device from this process meanwhile."""
+    cuda, beside = torch.cuda, torch.cuda.Stream()
+    beside.wait_stream(cuda.current_stream())
+    with torch.inference_mode(), cuda.stream(beside):
+        for _ in range(3):
+            forward()
+    cuda.current_stream().wait_stream(beside)
+    cuda.synchronize()
+    graph = cuda.CUDAGraph()
+    with torch.inference_mode(), cuda.graph(graph):
+        kept = forward()
+
+    def replay(_kept: Any = kept) -> None:
+        graph.replay()
+
+    return replay
 
 
 def build(torch: Any, name: str) -> tuple[Any, tuple[int, ...]]:

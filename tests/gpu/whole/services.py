@@ -23,8 +23,10 @@ RATES_PART = 0.6
 """Of what the share carries, where the rate is not bounded before."""
 RATE_TIMES = (1.0, 1.5, 2.0)
 FACTOR, BEYOND = 1.5, 1.05
-MEMORY_ROOM_MIB = 2048
-"""Beside what was measured: a process needs some for the driver and for other batches, and the card has plenty."""
+MEMORY_ROOM_MIB = 6144
+"""Beside what was measured: a server has graphs of many sizes, and the card has plenty."""
+SLO_MS_MIN = 6.0
+"""Shorter promises would be about Python."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,10 +76,10 @@ TRANSFORMER = {
 
 
 def read_points(file: Path, gpu_type: str, clock_mhz: int) -> list[dict[str, Any]]:
-    """Rows of a file of measurements as profile points of the networks that are served."""
+    """Rows of a file of measurements as profile points of what is served, measured as it is served: by graphs."""
     networks = {service.network for service in SERVICES}
     with file.open(encoding="utf-8", newline="") as stream:
-        rows = [row for row in csv.DictReader(stream) if row["network"] in networks]
+        rows = [row for row in csv.DictReader(stream) if row["network"] in networks and row.get("captured") != "0"]
     return [_point(row, gpu_type, clock_mhz) for row in rows]
 
 
@@ -110,7 +112,7 @@ def fitted(service: Service, points: Sequence[Mapping[str, Any]], rate_factor: f
     for times in RATE_TIMES:
         rate_rps = rate_factor * min(times * most_rps, RATES_PART * carried_rps / HEADROOM)
         slo_ms = LOOSE * min(_latency_ms(each, rate_rps) for each in there)
-        service = replace(service, rate_rps=round(rate_rps, 1), slo_ms=math.ceil(10.0 * slo_ms) / 10.0)
+        service = replace(service, rate_rps=round(rate_rps, 1), slo_ms=max(SLO_MS_MIN, math.ceil(10.0 * slo_ms) / 10.0))
         if all(_latency_ms(each, rate_rps) > service.slo_ms for each in less):
             break
     return service
