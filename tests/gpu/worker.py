@@ -107,7 +107,9 @@ class Network:
 
 
 def recorded(torch: Any, forward: Callable[[], Any]) -> Callable[[], None]:
-    """A forward pass as one CUDA graph. Nothing else may use the device from this process meanwhile."""
+    """A forward pass as one CUDA graph, which keeps what it reads and writes. Nothing else of this process may use the
+    device meanwhile.
+    """
     cuda, beside = torch.cuda, torch.cuda.Stream()
     beside.wait_stream(cuda.current_stream())
     with torch.inference_mode(), cuda.stream(beside):
@@ -119,7 +121,7 @@ def recorded(torch: Any, forward: Callable[[], Any]) -> Callable[[], None]:
     with torch.inference_mode(), cuda.graph(graph):
         kept = forward()
 
-    def replay(_kept: Any = kept) -> None:
+    def replay(_kept: Any = (forward, kept)) -> None:
         graph.replay()
 
     return replay
