@@ -68,6 +68,7 @@ def _run(found: argparse.Namespace, scratch: Path, opened: NvmlBoards, recording
         python=found.python,
         budget_s=found.budget_s,
         point_s=found.point_s,
+        networks=tuple(found.network),
         agent_options=tuple(found.agent_option),
         environment={name: os.environ[name] for name in found.keep if name in os.environ},
     )
@@ -114,6 +115,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--python", default=sys.executable, help="interpreter with PyTorch")
     add("--budget-s", type=float, default=BUDGET_S, help="seconds after which no step begins")
     add("--point-s", type=float, default=POINT_S, help="seconds that a point of a table is measured")
+    add("--network", action="append", default=[], help="of `surface`; may be given several times, default: all")
     add("--only", action="append", choices=tuple(STEPS), help="only this step; may be given several times")
     add("--agent-option", action="append", default=[], help="handed to the agent, such as --mps-protocol=2")
     add("--keep", action="append", default=["LD_LIBRARY_PATH"], help="variables that workers get from here")

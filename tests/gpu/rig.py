@@ -56,6 +56,8 @@ class Rig:
     budget_s: float
     point_s: float = POINT_S
     """How long a point of a table is measured."""
+    networks: tuple[str, ...] = ()
+    """Those that tables are about; empty: all."""
     agent_options: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)

@@ -62,6 +62,8 @@ def surface(rig: Rig) -> None:
     """Every network at every share and batch, alone, and one of them launched kernel by kernel."""
     with opened(rig) as host:
         for network, captured in ((EAGER, False), *((each, True) for each in NETWORKS)):
+            if rig.networks and network not in rig.networks:
+                continue
             if rig.left_s() < RESERVE_S:
                 rig.note(network, "not reached")
                 return
