@@ -94,7 +94,7 @@ class LeaderJournal:
             if asked is None or (asked.blocked and asked.state is PlanState.AWAITING_APPROVAL):
                 plans.put(session, waits)
             return
-        if end is PlanState.SHADOW and _stands_already(session, record, plan, end):
+        if end in (PlanState.SHADOW, PlanState.REJECTED) and _stands_already(session, record, plan, end):
             return
         stored = plans.put(session, _new_plan(record, plan, PlanState.PROPOSED, holder))
         if stored.state is PlanState.PROPOSED:  # else a newer generation has set it aside already
@@ -157,7 +157,7 @@ def _end_state(record: CycleRecord) -> PlanState:
 
 
 def _stands_already(session: Session, record: CycleRecord, plan: Plan, state: PlanState) -> bool:
-    """Whether the lane's newest plan wishes the very same: it stays, so that people can approve what they read."""
+    """Whether the lane's newest plan ended so and wishes the very same: it stays, and cycles' records have the rest."""
     newest = next(iter(plans.page(session, PageOrder(limit=1), lane=record.lane).items), None)
     if newest is None or newest.state is not state or newest.parent_generation != plan.parent:
         return False
@@ -166,12 +166,12 @@ def _stands_already(session: Session, record: CycleRecord, plan: Plan, state: Pl
 
 
 def _wish(plan: Plan) -> object:
-    """What a plan asks for, without why and at what moment."""
+    """What a plan asks for and whom it leaves short, without why and at what moment."""
     assignments = tuple(
         (each.replica, each.device, each.model, each.share_pct_sm, each.memory_mib_limit, each.batch, each.envelope)
         for each in plan.assignments
     )
-    return assignments, plan.settings
+    return assignments, plan.settings, {item.workload for item in plan.unplaced}
 
 
 class StoreMemory:

@@ -128,6 +128,15 @@ def test_a_hold_is_recorded_with_its_reason(world: World, planning: Planning) ->
     assert record.decision is not None
     assert HoldReason.SMALL_GAIN in record.decision.reasons
     assert plan_states(world) == ["act promoted", "act rejected"]
+    (again,) = planning.run_lanes(leader)
+    assert again.decision == record.decision
+    assert plan_states(world) == ["act promoted", "act rejected"]  # the same answer once
+    assert world.column("SELECT cycle_id FROM plans WHERE state = 'rejected'") == [record.id]
+    world.declare(service("labels", rate_rps=60.0))
+    (other,) = planning.run_lanes(leader)
+    assert other.decision is not None
+    assert not other.decision.promote
+    assert plan_states(world) == ["act promoted", "act rejected", "act rejected"]
     check_history(world, [1])
 
 
