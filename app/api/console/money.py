@@ -144,7 +144,7 @@ def as_sql(query: CostQuery) -> str:
     return (
         f"SELECT {key} AS {query.by.value}, round(sum(usd_{query.accounting.value}), 6) AS usd\n"
         f"FROM ledger_hourly{joined}\n"
-        f"WHERE hour >= '{query.start:%Y-%m-%d %H:%M}Z' AND hour < '{query.end:%Y-%m-%d %H:%M}Z'{own}\n"
+        f"WHERE hour >= '{query.start:%Y-%m-%d %H:%M:%S}Z' AND hour < '{query.end:%Y-%m-%d %H:%M:%S}Z'{own}\n"
         f"GROUP BY 1 ORDER BY {order};"
     )
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from http.cookies import SimpleCookie
 from typing import Any
 from unittest import mock
@@ -21,6 +22,7 @@ from sqlalchemy import text
 
 from app import kinds
 from app.api.console import door, machines, words, workloads
+from app.clock import SystemClock
 from app.services.declared.sign_ins import SIGN_IN_S
 from app.services.seen.feed import FollowedFleet, Topic, difference
 from app.store import pages, plans, targets
@@ -473,17 +475,22 @@ FROM (VALUES ('replica', 'r', 'demo', '=demo/vision', 1.25), ('replica', 'j', 'd
 """
 
 
-def test_the_bill_is_the_same_as_a_page_a_file_and_sql(full: World) -> None:
+@pytest.mark.parametrize("into_the_hour", [timedelta(), timedelta(minutes=30)])
+def test_the_bill_is_the_same_as_a_page_a_file_and_sql(
+    full: World, monkeypatch: pytest.MonkeyPatch, into_the_hour: timedelta
+) -> None:
+    # As if the test took no time: an hour may end while it runs.
+    hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    monkeypatch.setattr(SystemClock, "now", lambda _: hour + timedelta(seconds=59) + into_the_hour)
+    spent = SPENT.replace("now()", f"timestamptz '{hour}'")
     with full.database.raw() as connection:
-        connection.execute(SPENT)
-        connection.execute("SELECT headroom_ensure_ledger_partitions(now(), now())")
+        connection.execute(spent)
+        connection.execute("SELECT headroom_ensure_ledger_partitions(%s, %s)", (hour, hour))
         # The running hour is told by its minutes.
         connection.execute(
-            SPENT.replace("ledger_hours (\n    hour", "ledger (\n    minute").replace(
-                "now()) - interval '2 hours'", "now())"
-            )
+            spent.replace("ledger_hours (\n    hour", "ledger (\n    minute").replace(") - interval '2 hours'", ")")
         )
-        connection.execute("INSERT INTO accounting_marks VALUES ('closed_until', date_trunc('hour', now()))")
+        connection.execute("INSERT INTO accounting_marks VALUES ('closed_until', %s)", (hour,))
     page = _text(full, "viewer", "/costs?by=service&days=1")
     # What is declared leads to its page, what is gone nowhere.
     assert re.findall(r'<tr><td><a href="([^"]+)"', page) == ["/work/demo/train"]
