@@ -1,14 +1,16 @@
 """Every claim of the five papers: its number, its class, who judges it, what is stated, and what came of it last.
 
 `headroom arena claims` and the tests run the same judges. No run here can speak for hardware: a claim that only a GPU
-can settle (class G) is told as not reproduced, with what to run on a GPU host (docs/reference/hardware.md).
+can settle (class G) is judged by recordings of one, or told as not reproduced, with what to run on a GPU host
+(docs/reference/hardware.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
-from lab.claims import predictors
+from lab.claims import hardware, predictors
 from lab.claims.claim import Claim, ClaimClass, ClaimEvidence, ClaimStatus, Effort, Judge, figure
 from lab.claims.hetsev import rules as hetsev
 from lab.claims.hetsev import worlds as hetsev_worlds
@@ -39,8 +41,16 @@ def _figure(name: str, judge: Judge, outcome: ClaimStatus, stated: str, *, quick
     return Claim(id=name, kind=ClaimClass.STATISTICAL, stated=stated, judge=judge, outcome=outcome, quick=quick)
 
 
+def _recorded(
+    name: str, judge: Callable[[Path], ClaimEvidence], outcome: ClaimStatus, steps: str, stated: str
+) -> Claim:
+    """What a GPU told."""
+    made = hardware.recorded(judge, steps)
+    return Claim(id=name, kind=ClaimClass.HARDWARE, stated=stated, judge=made, outcome=outcome, quick=True)
+
+
 def _hardware(name: str, steps: str, stated: str) -> Claim:
-    """What only a GPU can tell, with the steps of `make test-gpu` that bear on it."""
+    """What only a GPU can tell and none has, with the steps of `make test-gpu` that bear on it."""
 
     def judge(_effort: Effort) -> ClaimEvidence:
         told = f"needs a GPU; what bears on it there: `make test-gpu`, steps {steps}"
@@ -74,7 +84,7 @@ CLAIMS: tuple[Claim, ...] = (
     _figure("AC-HET-09", hetsev_worlds.costs, PASS,
         "four models, SLO kept by both: cost ≥ 1.79x lower on average, ≥ 2.15x for the best model, by the paper's "
         "accounting"),
-    _hardware("AC-HET-10", "pairs",
+    _recorded("AC-HET-10", hardware.identical_slower, NOT_REPRODUCED, "beside",
         "identical models slow each other down more than different ones, on a real GPU"),
     _exact("AC-INS-01", inss.printed_errors,
         "28 printed errors recomputed within 0.02 points, the highest 3.853 %"),
@@ -100,7 +110,7 @@ CLAIMS: tuple[Claim, ...] = (
         "training reaches 95 % of its final reward by 800 of 1,500 episodes; the actor earns 95 % of the bound"),
     _figure("AC-INS-12", inss_worlds.decision_times, PASS,
         "decisions on CPU: batches of 8 models in 10 ms, the actor in 20 ms, the programme in 1 s (4 GPUs)"),
-    _hardware("AC-INS-13", "grid, pairs",
+    _recorded("AC-INS-13", hardware.at_most_a_fifth, NOT_REPRODUCED, "beside",
         "sharing a real GPU by disjoint shares costs at most 20 % of latency, predicted within 4 %"),
     _exact("AC-MOR-01", morak.triples,
         "GoogLeNet four times on quarters: +16.25 % throughput, -8.33 % latency, +2.6 % power; within 1 %"),
@@ -141,7 +151,7 @@ CLAIMS: tuple[Claim, ...] = (
     _figure("AC-MUD-11", mudi.interference_is_capped, PASS,
         "in the truth inference slows inference by at most 3.19×, and training slows it by less than "
         "1.67×", quick=True),
-    _hardware("AC-MUD-12", "handover, shares",
+    _recorded("AC-MUD-12", hardware.hand_over_loses_none, PASS, "surface, and tests.gpu.whole",
         "a shadow hand-over loses no request; a changed share shows in latency"),
     _exact("AC-OLT-01", oltunes.estimated_power,
         "EPC 1068, 991, 108, 113.2 (109.0 at 3.5 s); task 1 goes to B and task 2 to A"),
@@ -170,7 +180,7 @@ CLAIMS: tuple[Claim, ...] = (
         "accuracy loss at most 4 points with mixed variants"),
     _figure("AC-OLT-13", oltunes_worlds.uniform_pattern, NOT_REPRODUCED,
         "uniform pattern: p99 within 1.12x, throughput within 0.04 %"),
-    _hardware("AC-OLT-14", "pairs",
+    _hardware("AC-OLT-14", "beside",
         "kernels of unlike classes (compute beside memory) gain more side by side than compute beside compute"),
 )
 # fmt: on

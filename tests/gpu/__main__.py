@@ -33,7 +33,6 @@ STEPS: dict[str, Callable[[Rig], None]] = {
     "memory": sharing.memory,
     "handover": handover.handover,
     "grid": models.grid,
-    "pairs": models.pairs,
     "bypass": sharing.bypass,
 }
 BUDGET_S = 460.0

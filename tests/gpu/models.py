@@ -1,4 +1,4 @@
-"""Steps about networks: latency over share, batch and clock, and what neighbours do to each other. Needs PyTorch."""
+"""The step about the profiler: what it measures of networks, and by clocks. Needs PyTorch."""
 
 from __future__ import annotations
 
@@ -15,33 +15,21 @@ from tests.gpu.rig import Rig
 from tests.waiting import spend
 
 NETWORKS = ("resnet50", "mobilenet_v3_large", "transformer")
-SHARES = (20, 50, 100)
-BATCHES = (1, 8, 32)
-RESERVE_S = 60.0
-"""Kept for the steps after the grid."""
+RESERVE_S = 30.0
+"""Kept for the step after this one."""
 
 
 def grid(rig: Rig) -> None:
-    """Latency of a batch: the middle of the grid first, then shares, batches, clocks, as far as the time goes."""
+    """Latency of a batch as the profiler measures it: the middle of `surface`, and there by clocks."""
     clocks = rig.device.clocks_mhz_sm
-    points = [(50, 8, None), (20, 8, None), (100, 8, None), (50, 1, None), (50, 32, None), (100, 32, None)]
+    points: list[int | None] = [None]
     if not rig.refusal("set_clock"):
-        points += [(50, 8, clocks[len(clocks) // 2]), (50, 8, clocks[len(clocks) * 3 // 4])]
+        points += [clocks[len(clocks) // 2], clocks[len(clocks) * 3 // 4]]
     with opened(rig) as host:
-        for share, batch, clock in points:
+        for clock in points:
             for network in NETWORKS:
                 if rig.left_s() > RESERVE_S:
-                    _measured(rig, host, [spec(rig, network, network, share=share, batch=batch)], clock)
-
-
-def pairs(rig: Rig) -> None:
-    """Two networks side by side at half the device each, against each of them alone there."""
-    with opened(rig) as host:
-        for one, other in ((NETWORKS[0], NETWORKS[1]), (NETWORKS[0], NETWORKS[2])):
-            if rig.left_s() < RESERVE_S / 2:
-                return
-            both = [spec(rig, name, name, share=50, batch=8) for name in (one, other)]
-            _measured(rig, host, both, None)
+                    _measured(rig, host, [spec(rig, network, network, share=50, batch=16)], clock)
 
 
 def _measured(rig: Rig, host: NvidiaDevices, specs: Sequence[WorkerSpec], clock: int | None) -> None:
@@ -52,7 +40,6 @@ def _measured(rig: Rig, host: NvidiaDevices, specs: Sequence[WorkerSpec], clock:
     for item in measure(bench, specs, clock):
         at = f"{item.model} batch {item.point.batch} at {item.point.share_pct_sm} %"
         at += f" {clock} MHz" if clock else ""
-        at += f" beside {', '.join(each.model for each in specs if each.model != item.model)}" if len(specs) > 1 else ""
         note = f"± {item.half_width_pct or 0.0:.1f} %, {item.sm_count} SMs, {item.clock_mhz_sm} MHz, "
         note += f"{item.power_w or 0.0:.0f} W, {item.memory_mib or 0.0:.0f} MiB, {time.monotonic() - began_s:.0f} s"
         if item.problem or item.latency_ms_mean is None:

@@ -175,3 +175,28 @@ def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is no recording"):
         RecordedBoards(tmp_path / "none")
+
+
+H100 = Path(__file__).parents[3] / "recordings" / "h100"
+
+
+@pytest.mark.parametrize("name", ["boards.jsonl", "boards-shares.jsonl"])
+def test_a_real_board_plays_back(name: str) -> None:
+    clock = Clock(0.0)
+    boards = RecordedBoards(H100 / name, clock)
+    board = boards.inventory()[0]
+    assert (board.gpu_type, board.sm_count, board.memory_mib) == ("h100", 132, 81079)
+    assert board.clocks_mhz_sm[0] == 345
+    assert board.clocks_mhz_sm[-1] == 1980
+    clock.now_s = boards.ends_s
+    assert boards.reading(board.uuid).energy_j_total is not None
+
+
+def test_a_real_boards_energy_counter_and_power_agree() -> None:
+    said = [json.loads(line) for line in (H100 / "boards.jsonl").read_text().splitlines()]
+    busy = [line for line in said if line["call"] == "reading" and line["value"]["power_w"] > 500.0]
+    took_s = busy[-1]["t_s"] - busy[0]["t_s"]
+    counted_j = busy[-1]["value"]["energy_j_total"] - busy[0]["value"]["energy_j_total"]
+    mean_w = sum(line["value"]["power_w"] for line in busy) / len(busy)
+    assert took_s > 5.0
+    assert counted_j / took_s == pytest.approx(mean_w, rel=0.05)
