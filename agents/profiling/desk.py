@@ -28,7 +28,7 @@ from agents.profiling.points import (
     pair_points,
     profile_points,
 )
-from agents.profiling.session import ProfilingBench, StoppedError, measure
+from agents.profiling.session import ProfilingBench, StoppedError, failed, measure
 from agents.transport import UnreachableError
 from agents.wire import DeviceInventory, ProfileOrder, ProfileSubject
 
@@ -85,14 +85,14 @@ def pair_steps() -> Iterator[Step]:
 
 def run(bench: ProfilingBench, errand: Errand) -> str:
     """Measure until the budget is spent, nothing is left to ask, or nothing works; which of them: budget, complete,
-    failing, or stopped by somebody.
+    failing, or stopped by somebody. Raises DeviceError when the device does not work before anything was measured.
     """
     before = [] if errand.results is None else errand.results.read()
     kept = [item for item in before if item.usable]
     if kept:
         errand.deliver(kept)
     until_s = bench.now_s() + errand.budget_s
-    took_longest_s, failing = 0.0, 0
+    took_longest_s, failing, works = 0.0, 0, bool(kept)
     for step in errand.steps({item.point for item in before}):
         if failing >= FAILURES_MAX:
             return "failing"
@@ -100,17 +100,25 @@ def run(bench: ProfilingBench, errand: Errand) -> str:
             return "budget"
         points = [(place, point) for place, point in enumerate(step) if point is not None]
         started_s = bench.now_s()
+        keeps = errand.results
         try:
             found = measure(bench, [errand.spec_of(*each) for each in points], points[0][1].clock_mhz_sm)
         except StoppedError:
             return "stopped"
+        except DeviceError as error:
+            if not works:
+                raise
+            # A device that worked before: the point is measured another time.
+            keeps = None
+            found = tuple(failed(errand.spec_of(*each), each[1].clock_mhz_sm, str(error)) for each in points)
         took_s = bench.now_s() - started_s
         took_longest_s = max(took_longest_s, took_s)
         failing = 0 if all(item.usable for item in found) else failing + 1
-        if errand.results is not None:
+        if keeps is not None:
             for item in found:
-                errand.results.add(item)
+                keeps.add(item)
         if any(item.usable for item in found):
+            works = True
             errand.deliver(found)
         for item in found:
             errand.say(sentence(item, took_s))
@@ -313,10 +321,13 @@ class ProfilingDesk:
                     raise _GivenUpError(f"the control plane is away: {error}") from None
 
     def _at_own_clock(self, point: MeasuringPoint, uuid: str) -> MeasuringPoint:
-        """The highest clock is no lock: there a board goes as fast as its power limit lets it, as it does for users."""
-        top = self._inventory[uuid].clocks_mhz_sm[-1]
-        asked = point.clock_mhz_sm
-        return replace(point, clock_mhz_sm=None) if asked is not None and asked >= top else point
+        """The highest clock is no lock: there a board goes as fast as its power limit lets it, as it does for users. So
+        it is whatever was asked, where this agent may not set clocks.
+        """
+        device, asked = self._inventory[uuid], point.clock_mhz_sm
+        may = not (device.capabilities or {}).get("set_clock", "")
+        own = asked is None or asked >= device.clocks_mhz_sm[-1] or not may
+        return replace(point, clock_mhz_sm=None) if own else point
 
     def _hand_in(self, order: ProfileOrder, points: Sequence[object], pairs: Sequence[object]) -> None:
         self._untold_points += points

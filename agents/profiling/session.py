@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from agents.devices.base import Devices, DeviceSample, Mode, WorkerReading, WorkerSample, WorkerSpec, WorkerState
-from agents.errors import DeviceError, WorkerError
+from agents.errors import DeviceError, NoPermissionError, NotSupportedError, WorkerError
 from agents.profiling.loads import Generator, LoadSeen
 from agents.profiling.points import Measured, MeasuringPoint
 
@@ -148,8 +148,8 @@ class StoppedError(WorkerError):
 
 def measure(bench: ProfilingBench, specs: Sequence[WorkerSpec], clock_mhz_sm: int | None) -> tuple[Measured, ...]:
     """Measure workers side by side (or one alone); a result for each. Leaves the device without workers and with its
-    own clock. Raises DeviceError when the device itself does not work; a worker that does not becomes a problem of the
-    results.
+    own clock. Raises DeviceError when the device itself does not work; a worker that does not, or a clock that may not
+    be set, becomes a problem of the results.
     """
     names: list[str] = []
     try:
@@ -161,7 +161,7 @@ def measure(bench: ProfilingBench, specs: Sequence[WorkerSpec], clock_mhz_sm: in
     except StoppedError:
         raise
     except WorkerError as error:
-        return tuple(_failed(spec, clock_mhz_sm, str(error)) for spec in specs)
+        return tuple(failed(spec, clock_mhz_sm, str(error)) for spec in specs)
     finally:
         _clear(bench, names)
 
@@ -174,7 +174,10 @@ def _prepare(bench: ProfilingBench, clock_mhz_sm: int | None) -> None:
     if devices.settings(uuid).mode is not Mode.MPS:
         devices.set_mode(uuid, Mode.MPS)
     if devices.settings(uuid).clock_mhz_sm != clock_mhz_sm:
-        devices.set_clock(uuid, clock_mhz_sm)
+        try:
+            devices.set_clock(uuid, clock_mhz_sm)
+        except (NoPermissionError, NotSupportedError) as error:
+            raise WorkerError(f"its clock cannot be set: {error}") from error
     _cool_down(bench)
 
 
@@ -330,7 +333,7 @@ def _result(spec: WorkerSpec, clock_mhz_sm: int | None, series: _Series) -> Meas
     )
 
 
-def _failed(spec: WorkerSpec, clock_mhz_sm: int | None, problem: str) -> Measured:
+def failed(spec: WorkerSpec, clock_mhz_sm: int | None, problem: str) -> Measured:
     point = MeasuringPoint(batch=spec.batch, share_pct_sm=spec.share_pct_sm, clock_mhz_sm=clock_mhz_sm)
     return Measured(point=point, model=spec.model, latency_ms_mean=None, problem=problem)
 

@@ -132,6 +132,14 @@ def able(session: Session, capability: str) -> frozenset[str]:
     return frozenset(session.execute(query).scalars())
 
 
+def refuse(session: Session, capability: str, *, gpu_type: str | None = None, uuid: str | None = None) -> bool:
+    """Whether there are devices of this type, or this one, and the agents of all of them say that they cannot."""
+    said = devices.c.capabilities[capability].astext
+    query = select(func.bool_and(func.coalesce(said, "") != "")).where(devices.c.billed_until.is_(None))
+    which = devices.c.gpu_type == gpu_type if uuid is None else devices.c.uuid == uuid
+    return bool(session.execute(query.where(which)).scalar())
+
+
 def stop_billing(session: Session, uuid: str) -> bool:
     """Note that a device is gone as of now; False when it was gone already or is unknown."""
     statement = update(devices).where(devices.c.uuid == uuid, devices.c.billed_until.is_(None))

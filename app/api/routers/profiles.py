@@ -72,9 +72,12 @@ def list_profile_pairs(request: Request, actor: ClusterReader, model: Name, gpu_
 )
 def list_next_points(request: Request, actor: ClusterReader, model: Name, gpu_type: Name, budget: Budget = 16) -> Any:
     """The configurations whose measurement would tell most about a model on a GPU type, in the order in which to
-    measure them. Nothing need be known of the model yet.
+    measure them. Nothing need be known of the model yet. Where the fleet's agents may not set clocks on any of their
+    devices of this type, all are at its highest.
     """
-    found = services_of(request).predictions.next_points(model, gpu_type, budget)
+    services = services_of(request)
+    own_clock = services.profile_runs.own_clock(gpu_type)
+    found = services.predictions.next_points(model, gpu_type, budget, own_clock=own_clock)
     return answer(NextPoints(items=found.what), headers=belief_header(found.progress))
 
 
@@ -221,8 +224,8 @@ def list_node_profile_runs(request: Request, actor: NodeAgent) -> Any:
 def list_profile_run_points(request: Request, actor: NodeAgent, run: RunKey) -> Any:
     """The most useful first, knowing everything that was handed in."""
     services = services_of(request)
-    model, gpu_type = services.profile_runs.asked_about(_node(actor.subject), run)
-    found = services.predictions.next_points(model, gpu_type, POINTS_ASKED)
+    about = services.profile_runs.asked_about(_node(actor.subject), run)
+    found = services.predictions.next_points(about.model, about.gpu_type, POINTS_ASKED, own_clock=about.own_clock)
     points = [
         ProfilePointAsked(batch=item.batch, share_pct_sm=item.share_pct_sm, clock_mhz_sm=item.clock_mhz_sm)
         for item in found.what

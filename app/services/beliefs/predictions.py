@@ -134,9 +134,11 @@ class Predictions:
         belief = self._beliefs.belief().about(keys_of(sheet))
         return Told(written(sheet, answers_to(sheet, belief.suite)), belief.progress)
 
-    def next_points(self, model: str, gpu_type: str, budget: int) -> Told[tuple[NextPoint, ...]]:
-        """What to measure next of a model on a GPU type, the most useful first. Raises NotFoundError when neither
-        documents nor the library know one of the two.
+    def next_points(
+        self, model: str, gpu_type: str, budget: int, *, own_clock: bool = False
+    ) -> Told[tuple[NextPoint, ...]]:
+        """What to measure next of a model on a GPU type, the most useful first; at its highest clock alone where nobody
+        may set another. Raises NotFoundError when neither documents nor the library know one of the two.
         """
         belief = self._beliefs.belief().about({(model, gpu_type)})
         facts = belief.evidence.facts
@@ -145,9 +147,12 @@ class Predictions:
         if model not in facts.models:
             raise NotFoundError(f"no model {model}", model=model)
         highest = facts.gpu_types[gpu_type].clock_mhz_sm_max
+        among = design.candidates_of(model, gpu_type, facts)
+        if own_clock:
+            among = tuple(each for each in among if each.clock_mhz_sm is None)
         found = tuple(
             record_of(NextPoint, item, model=model, gpu_type=gpu_type, clock_mhz_sm=item.clock_mhz_sm or highest)
-            for item in design.next_points(belief.suite.solo, (model, gpu_type), facts, budget)
+            for item in design.next_points(belief.suite.solo, (model, gpu_type), facts, budget, among)
         )
         return Told(found, belief.progress)
 

@@ -44,6 +44,15 @@ class WantedProfileRun:
     drain: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedAbout:
+    """`own_clock`: the device's agent may not set another."""
+
+    model: str
+    gpu_type: str
+    own_clock: bool
+
+
 class ProfileRuns:
     def __init__(self, database: Database, cluster: str) -> None:
         self._database = database
@@ -116,15 +125,20 @@ class ProfileRuns:
                 told = f"run {run_id} does not measure {', '.join(sorted(named))} on {of_type}"
                 raise FieldsError.unknown(row.place, told)
 
-    def asked_about(self, node: str, run_id: int) -> tuple[str, str]:
-        """Model and GPU type of a node's run. Raises NotFoundError."""
+    def asked_about(self, node: str, run_id: int) -> AskedAbout:
+        """What points of a node's run are to be about. Raises NotFoundError."""
         with self._database.reading() as session:
             run = own(session, node, run_id)
             subject = _subject(session, run.service)
             gpu_type = _gpu_type(session, run.uuid)
             if subject is None or gpu_type is None:
                 raise NotFoundError(f"the service or device of profile run {run_id} is gone", run=run_id)
-            return subject.model, gpu_type
+            own_clock = nodes.refuse(session, "set_clock", uuid=run.uuid)
+            return AskedAbout(model=subject.model, gpu_type=gpu_type, own_clock=own_clock)
+
+    def own_clock(self, gpu_type: str) -> bool:
+        """Whether no agent of the fleet may set clocks on its devices of a type, though there are some."""
+        return self._database.read(lambda session: nodes.refuse(session, "set_clock", gpu_type=gpu_type))
 
     def _device(self, session: Session, wanted: WantedProfileRun, service: Service) -> str:
         if nodes.find(session, wanted.node) is None:

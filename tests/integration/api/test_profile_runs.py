@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from agents.wire import ProfileOrder, ProfilePointAsked, WorkerTarget, decode_items
+from agents.wire import ProfileOrder, ProfilePointAsked, WorkerTarget, decode_items, encode
 from app import kinds
 from app.clock import SystemClock
 from app.services.planning.planning import Leader
@@ -20,7 +20,7 @@ from app.workers.scheduler import Housekeeping
 from solvers.domain.ids import ClusterName
 from solvers.domain.worker import EnvironmentVariable, WarmUp, WorkerCommand
 from tests import builders
-from tests.integration.api.world import CLUSTER, DEVICE, NODE, OWN, World
+from tests.integration.api.world import CLUSTER, DEVICE, NODE, OWN, World, join_message
 
 pytestmark = pytest.mark.integration
 SERVICE = f"{OWN}/vision"
@@ -153,6 +153,31 @@ def test_points_are_those_that_tell_most(served: World) -> None:
     points = decode_items(ProfilePointAsked, answer.json())
     assert len(points) == 16
     assert len({(item.batch, item.share_pct_sm, item.clock_mhz_sm) for item in points}) == 16
+
+
+def clocks_proposed(world: World, path: str, who: str) -> set[int]:
+    items = world.call("GET", path, who).json()["items"]
+    assert len(items) > 8
+    return {item["clock_mhz_sm"] for item in items}
+
+
+def rejoined(world: World, node: str, refused: str) -> None:
+    """A node whose agent starts anew, and now may or may not set clocks."""
+    said = join_message(node, "boot-2", ("t4", "t4") if node == NODE else ("t4",))
+    devices = tuple(replace(each, capabilities={"set_clock": refused}) for each in said.devices)
+    answer = world.call("POST", "/v1/agent/join", node, plain=encode(replace(said, devices=devices)))
+    assert answer.status_code == 200, answer.text
+
+
+def test_no_lower_clock_is_asked_of_a_device_whose_agent_may_not_set_it(served: World) -> None:
+    rejoined(served, NODE, "this process may not write to GPUs")
+    run, other = order(served), order(served, node="b")
+    assert clocks_proposed(served, f"/v1/agent/profile-runs/{run['id']}/points", NODE) == {1590}
+    assert clocks_proposed(served, f"/v1/agent/profile-runs/{other['id']}/points", "b") > {1590}
+    path = "/v1/profiles/resnet50/t4/next-points?budget=64"
+    assert clocks_proposed(served, path, "viewer") > {1590}, "one device of the type can"
+    rejoined(served, "b", "not as root")
+    assert clocks_proposed(served, path, "viewer") == {1590}
 
 
 def test_what_does_not_exist_is_named(served: World) -> None:

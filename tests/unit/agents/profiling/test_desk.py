@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agents.devices.base import Reservations
+from agents.errors import DriverError, NoPermissionError
 from agents.log import Log
 from agents.loop.collect import Collector
 from agents.profiling.desk import DeskParts, ProfilingDesk
@@ -282,6 +283,53 @@ def test_a_host_without_threads_fails_the_run_and_not_its_points(room: Room, mon
     assert "no thread left" in room.plane.news[-1]["detail"]
     assert left_clean(room)
     assert not list(room.folder.rglob("*.jsonl")), "a point that could not be loaded is measured another time"
+
+
+def no_lower_clock(uuid: str, clock_mhz_sm: int | None) -> None:
+    if clock_mhz_sm is not None:
+        raise NoPermissionError("nvmlDeviceSetGpuLockedClocks: no permission (NVML 4)")
+
+
+LOCKED = [replace(POINTS[0], batch=2, clock_mhz_sm=1005), *POINTS]
+
+
+def test_a_clock_that_this_agent_may_not_set_is_not_tried(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    (found,) = room.stage.devices.inventory()
+    refusing = replace(found, capabilities={"set_clock": "this process may not write to GPUs"})
+    monkeypatch.setattr(room.stage.devices, "inventory", lambda: (refusing,))
+    monkeypatch.setattr(room.stage.devices, "set_clock", no_lower_clock)
+    room.order()
+    room.plane.asked = LOCKED
+    room.desk().look()
+    assert room.plane.news[-1] == {"state": "done", "measured": 3, "doubtful": 0, "detail": ""}
+    assert {row["clock_mhz_sm"] for row in room.plane.points_in} == {found.clocks_mhz_sm[-1]}
+
+
+def test_a_clock_that_is_refused_fails_its_point_alone(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room.stage.devices, "set_clock", no_lower_clock)
+    room.order()
+    room.plane.asked = LOCKED
+    room.desk().look()
+    assert room.plane.news[-1] == {"state": "done", "measured": 2, "doubtful": 1, "detail": ""}
+    assert any("no result" in told["detail"] and "no permission" in told["detail"] for told in room.plane.news)
+
+
+def test_a_device_that_fails_once_in_between_ends_no_run(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    collect = room.stage.devices.collect
+    failures = [DriverError("nvmlDeviceGetUtilizationRates: unknown (NVML 999)")]
+
+    def once() -> Any:
+        if failures and room.plane.points_in:
+            raise failures.pop()
+        return collect()
+
+    monkeypatch.setattr(room.stage.devices, "collect", once)
+    room.order()
+    room.plane.asked = [*POINTS, MeasuringPoint(batch=16, share_pct_sm=100)]
+    room.desk().look()
+    assert [row["batch"] for row in room.plane.points_in] == [4, 16]
+    assert room.plane.news[-1] == {"state": "done", "measured": 2, "doubtful": 1, "detail": ""}
+    assert left_clean(room)
 
 
 def test_the_highest_clock_is_no_lock(room: Room) -> None:
