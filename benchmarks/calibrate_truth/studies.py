@@ -1,6 +1,6 @@
-"""Studies whose surfaces may be handed on: what they tell of which network, and the file that replays read.
+"""Studies that may be handed on: what they tell of which network, and the file that replays read.
 
-Owns `lab/world/replays.json`: fitted values at knots, with source and licence, and no row of anybody.
+Owns `lab/world/replays.json`: fitted values at knots, with source and licence, and no row of anybody else.
 """
 
 from __future__ import annotations
@@ -8,13 +8,15 @@ from __future__ import annotations
 import csv
 import json
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from lab.world.replays import CsvRows, StudyCell, given, igniter, infless, surfaces_of
-from solvers.sim.truth.catalogue import GPUS
+from benchmarks.sources.rows import H100, RECORDINGS
+from lab.world.replays import CsvRows, Pairs, StudyCell, given, igniter, infless, surfaces_of
+from solvers.sim.truth.catalogue import GPUS, key_of
+from solvers.sim.truth.replay import Beside
 
 RAPP = {
     "alexnet": "alexnet", "densenet121": "densenet121", "densenet161": "densenet161", "googlenet": "googlenet",
@@ -29,14 +31,18 @@ MISO = {"bert": "bert-base", "mobilenet": "mobilenet", "resnet": "resnet50", "cy
         "embedding": "embedding", "deepspeech2": "deepspeech2"}  # fmt: skip
 MISO_BATCH = {"bert": "8", "cyclegan": "2", "deepspeech2": "8"}
 SLICE_SMS = {1: 14, 2: 28, 3: 42, 4: 56, 7: 98}
-SLICE_SMS = {1: 14, 2: 28, 3: 42, 4: 56, 7: 98}
+OURS = "headroom-h100"
+CAPTURED = {"resnet50": "resnet50-trt", "mobilenet_v3_large": "mobilenet", "transformer": "bert-base"}
+"""Batches replayed as one CUDA graph, by the name of the nearest network here; eager ResNet-50 keeps its own."""
+TRAINING = "train:"
 
 
 def rows_of(data: Path) -> CsvRows:
-    """Reads the CSV files below a folder."""
+    """Reads the CSV files below a folder; our own recordings lie in this repository."""
 
-    def rows(*path: str) -> list[dict[str, str]]:
-        with data.joinpath(*path).open(encoding="utf-8", newline="") as file:
+    def rows(folder: str, *path: str) -> list[dict[str, str]]:
+        below = RECORDINGS / H100 if folder == OURS else data / folder
+        with below.joinpath(*path).open(encoding="utf-8", newline="") as file:
             return list(csv.DictReader(file))
 
     return rows
@@ -76,36 +82,72 @@ def miso(rows: CsvRows) -> dict[StudyCell, float]:
     }
 
 
+def headroom(rows: CsvRows) -> dict[StudyCell, float]:
+    """Median milliseconds on an H100 under MPS, in PyTorch at half precision."""
+    return {
+        (
+            CAPTURED[row["network"]] if row["captured"] == "1" else row["network"],
+            int(row["batch"]),
+            given(H100, row["share_pct"]),
+        ): float(row["latency_ms_p50"])
+        for row in rows(OURS, "surface.csv")
+    }
+
+
+def headroom_pairs(rows: CsvRows) -> Pairs:
+    """Slowdowns of the medians of each network that serves beside each other, shares adding up to the GPU."""
+    told = rows(OURS, "beside.csv")
+    alone = {(row["network"], row["share_pct"]): float(row["latency_ms_p50"]) for row in told if not row["beside"]}
+    found: dict[tuple[str, str, str], list[tuple[float, ...]]] = defaultdict(list)
+    for row in told:
+        if row["beside"] and TRAINING not in row["network"] + row["beside"]:
+            own, other = CAPTURED[row["network"]], CAPTURED[row["beside"]]
+            shares = (given(H100, row["share_pct"]), given(H100, row["beside_share_pct"]))
+            factor = float(row["latency_ms_p50"]) / alone[row["network"], row["share_pct"]]
+            batch = float(row["batch"])
+            found[H100, key_of(own), key_of(other)].append((batch, shares[0], batch, shares[1], factor))
+    return {pair: Beside(tuple(cells)) for pair, cells in found.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class KeptStudy:
     licence: str
     origin: str
     times: Callable[[CsvRows], dict[StudyCell, float]] | None = None
     iterations: Callable[[CsvRows], dict[StudyCell, float]] | None = None
+    pairs: Callable[[CsvRows], Pairs] | None = None
 
 
 KEPT = {
     "rapp-v100": KeptStudy("Apache-2.0", "github KontonGu/RaPP at 600348c1 (HAS-GPU, 2025)", rapp),
     "parvagpu-a100-mig": KeptStudy("MIT", "github MunQ-Lee/ParvaGPU_SC24 at 5f3de1e (SC'24)", parva),
     "miso-a100-mig-training": KeptStudy("MIT", "github boringlee24/socc22-miso at 39b1ee6 (SoCC'22)", None, miso),
+    OURS: KeptStudy("Apache-2.0", "this project, tests/recordings/h100", headroom, None, headroom_pairs),
 }
 EVERY = {
     "rapp-v100": ("v100", "Apache-2.0", rapp),
     "igniter-v100": ("v100", "none stated", igniter),
     "parvagpu-a100-mig": ("a100", "MIT", parva),
     "infless-2080ti": ("rtx-2080ti", "none stated", infless),
+    OURS: (H100, "Apache-2.0", headroom),
 }
 """Times of a batch alone: GPU, licence, reader."""
 
 
-def stored_text(rows: CsvRows) -> str:
-    """The file of all surfaces that may be handed on, each with source and licence."""
+def stored_text(rows: CsvRows, names: Collection[str] = tuple(KEPT)) -> str:
+    """The file of what may be handed on of these studies, each with source and licence."""
     kept: dict[str, Any] = {}
-    for name, study in KEPT.items():
+    for name in names:
+        study = KEPT[name]
         kinds = (("times", study.times), ("iterations", study.iterations))
         told = {kind: surfaces_of(reader(rows)) if reader else {} for kind, reader in kinds}
         kept[name] = {"origin": study.origin, "licence": study.licence} | {
             kind: {network: asdict(surface) for network, surface in found.items()} for kind, found in told.items()
         }
+        if study.pairs:
+            beside: dict[str, dict[str, Any]] = defaultdict(dict)
+            for (_, own, other), found in study.pairs(rows).items():
+                beside[own][other] = found.cells
+            kept[name]["slowdowns"] = beside
     numbers = json.loads(json.dumps(kept), parse_float=lambda text: float(f"{float(text):.4g}"))
     return json.dumps(numbers, separators=(",", ":"), sort_keys=True).replace('},"', '},\n"') + "\n"

@@ -7,15 +7,15 @@ same network on the same GPU. Time is a batch's, alone; slowdown is its time aga
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.calibrate_truth import clocks, igniter, slices, training
-from benchmarks.calibrate_truth.studies import EVERY, miso
-from lab.world.replays import CsvRows, StudyCell, igniter_pairs, surface_of, surfaces_of
+from benchmarks.calibrate_truth import clocks, igniter, own, slices, training
+from benchmarks.calibrate_truth.studies import EVERY, OURS, headroom_pairs, miso
+from lab.world.replays import CsvRows, Pairs, StudyCell, igniter_pairs, surface_of, surfaces_of
 from solvers.sim.truth.catalogue import GPUS, MODELS, PAIRS, GpuTruth, ModelTruth, key_of, model_on, model_truth
 from solvers.sim.truth.replay import Beside
 from solvers.sim.truth.truth import Resident, parts
@@ -77,7 +77,9 @@ def by_law(gpu: GpuTruth, numbers: Callable[[str], ModelTruth | None]) -> Told:
 
 
 def held_out(study: str, name: str) -> ModelTruth | None:
-    """The network by numbers that do not rest on the study."""
+    """The network by numbers that do not rest on the study; none rest on ours."""
+    if study == OURS:
+        return model_on(GPUS[EVERY[study][0]], name)
     if name in SECOND.get(study, {}):
         return MODELS[SECOND[study][name]]
     if study == "parvagpu-a100-mig":
@@ -123,28 +125,43 @@ def left_out(cells: Mapping[StudyCell, float], every: int = 5) -> Told:
     return told.get
 
 
-def pairs_row(data: Path, rows: CsvRows) -> str:
-    published, modelled = igniter.slowdowns_of(data / "igniter-v100")
+def pairs_row(what: str, published: Sequence[float], modelled: Sequence[float], pairs: Pairs) -> str:
     law = float(np.mean(np.abs(np.array(modelled) - published)))
     constant = float(np.mean(np.abs(np.mean(published) - np.array(published))))
     replayed, left = [], []
-    for beside in igniter_pairs(rows).values():
+    for beside in pairs.values():
         for place, (*where, factor) in enumerate(beside.cells):
             rest = Beside((*beside.cells[:place], *beside.cells[place + 1 :]))
             replayed.append(abs(beside.at(*where) - factor))
             left.append(abs(rest.at(*where) - factor))
-    return (
-        f"| igniter-v100: slowdown beside one neighbour, absolute | {len(published)} | {law:.3f} | {constant:.3f} | "
-        f"{np.mean(replayed):.3f} | {np.mean(left):.3f} |"
-    )
+    told = f"{np.mean(replayed):.3f} | {np.mean(left):.3f}" if pairs else "|"
+    return f"| {what}, absolute | {len(published)} | {law:.3f} | {constant:.3f} | {told} |"
+
+
+def own_rows(rows: CsvRows) -> list[str]:
+    """Our own H100: pairs that serve, serving beside training, board power."""
+    beside = [each for each in own.slowdowns(rows) if each.serving]
+    found = []
+    for training_too, pairs in ((False, headroom_pairs(rows)), (True, {})):
+        its = [each for each in beside if each.beside_training == training_too]
+        what = f"{OURS}: slowdown beside one neighbour{' that trains' if training_too else ''}"
+        found.append(pairs_row(what, [each.published for each in its], [each.modelled for each in its], pairs))
+    for captured in (True, False):
+        watts = [each for each in own.power(rows) if each.captured == captured]
+        off_by = np.mean([abs(each.modelled_w / each.published_w - 1.0) for each in watts])
+        what = "engines" if captured else "eager PyTorch"
+        found.append(f"| {OURS}: board power, {what} | {len(watts)} | {100 * off_by:.1f} % | | | |")
+    return found
 
 
 def others(data: Path, rows: CsvRows) -> list[str]:
     """Rows of what is no time of a batch alone: cells, error of the laws, error of always saying the mean, replays."""
     watts = igniter.power_errors(data / "igniter-v100")
+    published, modelled = igniter.slowdowns_of(data / "igniter-v100")
     found = [
-        pairs_row(data, rows),
+        pairs_row("igniter-v100: slowdown beside one neighbour", published, modelled, igniter_pairs(rows)),
         f"| igniter-v100: board power | {len(watts)} | {100 * np.mean(watts):.1f} % | | | |",
+        *own_rows(rows),
     ]
     crowds = slices.crowds(slices.rates(data / "parvagpu-a100-mig"))
     _, _, published, ours = crowds.T

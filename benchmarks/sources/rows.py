@@ -25,8 +25,10 @@ __all__ = [
     "A30",
     "A100_40GB",
     "A100_80GB",
+    "H100",
     "IDLE_W",
     "P40",
+    "RECORDINGS",
     "RTX_2080TI",
     "RTX_3080TI",
     "RTX_3090",
@@ -47,11 +49,14 @@ __all__ = [
 
 T4, A30, P40, TITAN_X = "t4", "a30", "p40", "titan-x-pascal"
 A100_40GB, A100_80GB = "a100-40gb", "a100"
+H100 = "h100"
 RTX_2080TI, RTX_3080TI, RTX_3090 = "rtx-2080ti", "rtx-3080ti", "rtx-3090"
 
 IDLE_W = {P40: 46.0, A100_40GB: 46.0, RTX_3080TI: 20.0}
 """Board power of the sources less this is what a replica adds (the lowest readings of the P40 are 46 to 48 W)."""
 Row = Mapping[str, str]
+RECORDINGS = Path(__file__).resolve().parents[2] / "tests" / "recordings"
+"""What this project measured itself, a folder for each GPU type."""
 DEFAULT_FOLDER = Path(__file__).resolve().parents[3] / "shared" / "data"
 
 

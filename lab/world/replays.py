@@ -1,7 +1,7 @@
 """Worlds that replay a public study: its measurements as surfaces fitted without a law, with the scatter about them.
 
-Surfaces of studies that may be handed on stand in `replays.json` with source and licence, written by `python -m
-benchmarks.calibrate_truth --surfaces`; those of others are fitted when a scenario asks for them, from the folder of
+What studies tell that may be handed on stands in `replays.json` with source and licence, written by `python -m
+benchmarks.calibrate_truth --surfaces`; that of others is fitted when a scenario asks for them, from the folder of
 public data. Owns what these others tell of which network, and the fit: local lines in logarithms of batch and share.
 """
 
@@ -23,6 +23,8 @@ CsvRows = Callable[..., list[dict[str, str]]]
 """All rows of a CSV file below the folder of public data, by the parts of its path."""
 StudyCell = tuple[str, int, float]
 """Network, batch, part of the GPU's SMs."""
+Pairs = dict[tuple[str, str, str], Beside]
+"""By GPU type and the keys of the network and of its neighbour."""
 STORE = Path(__file__).with_name("replays.json")
 PARTS_KEPT = 8
 WIDTH = (0.5, 0.25)
@@ -60,7 +62,7 @@ def infless(rows: CsvRows) -> dict[StudyCell, float]:
     }
 
 
-def igniter_pairs(rows: CsvRows) -> dict[tuple[str, str, str], Beside]:
+def igniter_pairs(rows: CsvRows) -> Pairs:
     """Slowdowns of each network beside each other, shares adding up to the GPU."""
     alone, found = igniter(rows), defaultdict(list)
     for row in rows("igniter-v100", "colocated_pairs.csv"):
@@ -81,7 +83,7 @@ class Study:
 
     gpu: str
     times: Callable[[CsvRows], dict[StudyCell, float]] | None = None
-    pairs: Callable[[CsvRows], dict[tuple[str, str, str], Beside]] | None = None
+    pairs: Callable[[CsvRows], Pairs] | None = None
 
 
 STUDIES = {
@@ -90,6 +92,7 @@ STUDIES = {
     "parvagpu-a100-mig": Study("a100"),
     "infless-2080ti": Study("rtx-2080ti", infless),
     "miso-a100-mig-training": Study("a100"),
+    "headroom-h100": Study("h100"),
 }
 
 
@@ -132,7 +135,7 @@ def surfaces_of(cells: Mapping[StudyCell, float]) -> dict[str, TimeSurface]:
 def replay_of(names: Sequence[str], rows: CsvRows) -> Replay:
     """The studies of these names together; where two tell the same, the first counts. Raises what `rows` raises."""
     found: dict[str, dict[tuple[str, str], TimeSurface]] = {"times": {}, "iterations": {}}
-    slowdowns: dict[tuple[str, str, str], Beside] = {}
+    slowdowns: Pairs = {}
     stored = json.loads(STORE.read_text(encoding="utf-8"))
     for name in names:
         study = STUDIES[name]
@@ -142,8 +145,17 @@ def replay_of(names: Sequence[str], rows: CsvRows) -> Replay:
                 told = surfaces_of(study.times(rows))
             for network, surface in told.items():
                 its.setdefault((study.gpu, key_of(network)), surface)
-        slowdowns |= {} if study.pairs is None else study.pairs(rows)
+        kept = stored.get(name, {}).get("slowdowns", {})
+        slowdowns = (_beside(study.gpu, kept) if study.pairs is None else study.pairs(rows)) | slowdowns
     return Replay(name="+".join(names), slowdowns=slowdowns, **found)
+
+
+def _beside(gpu: str, stored: Mapping[str, Mapping[str, Any]]) -> Pairs:
+    return {
+        (gpu, own, other): Beside(tuple(map(tuple, cells)))
+        for own, its in stored.items()
+        for other, cells in its.items()
+    }
 
 
 def _loaded(stored: Mapping[str, Any]) -> dict[str, TimeSurface]:

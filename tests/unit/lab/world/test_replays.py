@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from app.library import load_gpu_types, load_models
+from benchmarks.calibrate_truth.studies import rows_of, stored_text
 from lab.arena.loading import load
 from lab.world import replays
 from lab.world.profiling import known_truth, profiles_of
@@ -100,6 +101,23 @@ def test_a_world_of_a_kept_study_needs_no_data_and_measures_it(tmp_path: Path) -
     assert grid is not None
     place = grid.shares_pct_sm.index(20) * len(grid.batches) + grid.batches.index(4)
     assert grid.latency_ms[place] == pytest.approx(surface.at(4, 0.2), rel=1e-4)
+
+
+def test_a_kept_study_tells_slowdowns_of_pairs_too_and_the_first_of_two_counts() -> None:
+    gpu = replace(GPUS["h100"], replay=replay_of(["headroom-h100", "rapp-v100"], no_data))
+    assert execution_ms(gpu, one("resnet50-trt", 100, 16), 1980) == pytest.approx(2.48, rel=0.02)
+    assert execution_ms(gpu, one("resnet50", 100, 16), 1980) == pytest.approx(3.77, rel=0.02)
+    beside = [one("mobilenet", 70, 16)]
+    assert slowdown(gpu, one("resnet50-trt", 30, 16), 1980, beside)[0] == pytest.approx(1.21, abs=0.02)
+    law = slowdown(GPUS["h100"], one("resnet50-trt", 30, 16), 1980, beside)[0]
+    assert law < 1.15
+
+
+def test_what_is_kept_of_our_own_gpu_is_what_its_recordings_say() -> None:
+    stored = json.loads(replays.STORE.read_text(encoding="utf-8"))
+    assert json.loads(stored_text(rows_of(Path("nowhere")), ["headroom-h100"])) == {
+        "headroom-h100": stored["headroom-h100"]
+    }
 
 
 @pytest.mark.parametrize(
