@@ -11,7 +11,7 @@ from typing import Annotated
 
 from solvers.domain.device import LABELS_MAX, Label, Taint
 from solvers.domain.ids import GpuTypeName, JobId, ModelName, PolicyName, ProjectName, ServiceId, TaskId
-from solvers.domain.profile import TokenLengths
+from solvers.domain.profile import MEMORY_MIB_MAX, TokenLengths
 from solvers.domain.value import (
     DISTINCT,
     NAME,
@@ -65,6 +65,28 @@ class ModelVariant:
     layers: Annotated[tuple[LayerCount, ...], distinct("kind")] = ()
     launch_s: Annotated[float, NOT_NEGATIVE] = 10.0
     kv_cache_mib_per_token: Annotated[float | None, POSITIVE] = None
+
+
+_LAYER_KINDS_MAX = 64
+_SIZES_MAX = {
+    "parameters_million": 1e9,
+    "memory_mib_weights": MEMORY_MIB_MAX,
+    "memory_mib_per_input": MEMORY_MIB_MAX,
+    "gflop_per_input": 1e12,
+    "compute_memory_ratio": 1e9,
+    "launch_s": 1e6,
+    "kv_cache_mib_per_token": MEMORY_MIB_MAX,
+}
+_LAYERS_OF_A_KIND_MAX = 1_000_000
+
+
+def oversized(variant: ModelVariant) -> Iterator[FieldError]:
+    """Sizes that no network has, by pointers. Not checked by the value: older documents are still to be read."""
+    for field, most in _SIZES_MAX.items():
+        yield from refusals(check_range, field, getattr(variant, field), 0, most)
+    yield from refusals(at_most(_LAYER_KINDS_MAX).check, "layers", variant.layers)
+    for index, layer in enumerate(variant.layers[:_LAYER_KINDS_MAX]):
+        yield from refusals(check_range, f"layers/{index}/count", layer.count, 0, _LAYERS_OF_A_KIND_MAX)
 
 
 class SloKind(StrEnum):

@@ -44,7 +44,17 @@ from solvers.domain.codec import Plain, from_plain, to_plain
 from solvers.domain.device import LABELS_MAX, Device, Node, PowerCap, PowerScope
 from solvers.domain.policy import Policy
 from solvers.domain.webhook import Webhook
-from solvers.domain.workload import OfflineTask, Project, Service, SloKind, TrainingJob, Work, WorkloadKind
+from solvers.domain.workload import (
+    ModelVariant,
+    OfflineTask,
+    Project,
+    Service,
+    SloKind,
+    TrainingJob,
+    Work,
+    WorkloadKind,
+    oversized,
+)
 from solvers.errors import FieldError, InvariantError, StateError, did_you_mean
 from solvers.planners import registry
 
@@ -117,6 +127,9 @@ def check_references(
             faults.contradicted(workload_faults(estates, value))
             for field, detail in _beyond(estates, value):
                 faults.add(f"/{field}", detail, BEYOND)
+        case ModelVariant():
+            for error in oversized(value):
+                faults.add(f"/{error.field}", error.message)
         case PowerCap():
             _check_power_cap(faults, value, cluster)
         case Webhook():

@@ -26,7 +26,7 @@ from solvers.domain.profile import Profile
 from solvers.domain.snapshot import NodeStatus, Snapshot
 from solvers.domain.telemetry import Demand
 from solvers.domain.value import NAME, NOT_NEGATIVE, text, value, within
-from solvers.domain.workload import ModelVariant, OfflineTask, Project, Service, TrainingJob
+from solvers.domain.workload import ModelVariant, OfflineTask, Project, Service, TrainingJob, oversized
 from solvers.errors import FieldError, did_you_mean
 from solvers.planners import registry
 
@@ -385,6 +385,9 @@ class _Picture(Faults):
             for index, item in enumerate(getattr(changes, kind.table)):
                 for named, name, pointer in kind.named_in(item):
                     self._known(named.words, name, names[named], f"/{kind.table}/{index}{pointer}")
+        for index, model in enumerate(changes.models):
+            for error in oversized(model):
+                self.add(f"/models/{index}/{error.field}", error.message)
         models, types = ([getattr(item, name) for item in changes.profiles] for name in ("model", "gpu_type"))
         self._all_known("model", models, names[kinds.MODEL], "/profiles/{}/model")
         self._all_known("GPU type", types, names[kinds.GPU_TYPE], "/profiles/{}/gpu_type")

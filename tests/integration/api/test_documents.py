@@ -11,7 +11,7 @@ import pytest
 from app import kinds
 from solvers.domain.device import PowerCap, PowerScope
 from solvers.domain.profile import TokenLengths
-from solvers.domain.workload import Slo, SloKind
+from solvers.domain.workload import LayerCount, Slo, SloKind
 from tests import builders
 from tests.integration.api.world import NODE, OWN, World, build_world, spare_policy, spec
 
@@ -110,6 +110,34 @@ def test_who_promises_tokens_says_how_long_requests_are(refusing_world: World) -
     assert found["errors"][0]["code"] == "value-invalid"
     told = {**spec(service), "tokens": {"input_tokens_mean": 400, "output_tokens_mean": 0}}
     _problem(refusing_world.call("PUT", VISION, plain=told), 422, "field-invalid", "/tokens/output_tokens_mean")
+
+
+@pytest.mark.parametrize(
+    ("change", "pointer"),
+    [
+        ({"layers": [{"kind": f"k{number}", "count": 1} for number in range(65)]}, "/layers"),
+        ({"layers": [{"kind": "conv", "count": 10**7}]}, "/layers/0/count"),
+        ({"layers": [{"kind": "conv", "count": 10**15}]}, "/layers/0/count"),
+        ({"parameters_million": 1e12}, "/parameters_million"),
+        ({"memory_mib_weights": 1e30}, "/memory_mib_weights"),
+        ({"gflop_per_input": 1e300}, "/gflop_per_input"),
+        ({"launch_s": 1e9}, "/launch_s"),
+    ],
+)
+def test_models_have_sizes_that_networks_have(refusing_world: World, change: dict[str, Any], pointer: str) -> None:
+    wished = {**spec(builders.model("vast")), **change}
+    found = _problem(refusing_world.call("PUT", "/v1/models/vast", plain=wished), 422, "field-invalid", pointer)
+    assert [error["code"] for error in found["errors"]] == ["value-invalid"]
+    asked = {"changes": {"models": [wished]}, "planner": "greedy", "work_units": 100}
+    _problem(refusing_world.call("POST", "/v1/simulations", plain=asked), 422, "field-invalid")
+    assert refusing_world.call("GET", "/v1/models/vast").status_code == 404
+
+
+def test_a_model_stored_before_sizes_had_bounds_is_still_read(world: World) -> None:
+    layers = tuple(LayerCount(kind=f"k{number}", count=10**7) for number in range(100))
+    world.put(kinds.MODEL, builders.model("vast", layers=layers))
+    assert len(world.call("GET", "/v1/models/vast").json()["layers"]) == 100
+    assert world.call("DELETE", "/v1/models/vast").status_code == 204
 
 
 def test_lengths_of_requests_come_back(world: World) -> None:
