@@ -18,6 +18,7 @@ from app.services.declared.oidc import OidcRefusedError
 from app.settings import Settings
 from app.store import events
 from app.store.engine import Database
+from app.store.profile_runs import RunState
 from app.store.tables import metadata
 from app.store.webhooks import ENDS
 from headroom_client import Client
@@ -29,6 +30,8 @@ HIDDEN_OPTIONS = {"--time-factor", "--help"}
 MARKS = {"HEADROOM_SUPERVISED", "HEADROOM_WORKER", "HEADROOM_FULL_RPS"}
 """Of processes to know their own by, and a constant of a planner: nobody sets them."""
 EVENT = r"[a-z_]+\.[a-z_]+"
+NOUNS = {kind.noun for kind in KINDS}
+RUN_STATES = {state.value for state in RunState}
 TELLERS = ("app/api/metrics.py", "app/api/exposition.py", "app/workers/told.py", "agents/loop/told.py")
 GROUPS = ("headroom_service_", "headroom_device_", "headroom_node_")
 """Whose members a page names below one heading, without what all begin with."""
@@ -88,27 +91,50 @@ def noted(tree: ast.Module) -> Iterator[ast.expr]:
             yield from (word.value for word in call.keywords if word.arg == "name")
 
 
+class EventsMade:
+    """What the code calls audit events: whole names, and those of which a part is filled in."""
+
+    def __init__(self) -> None:
+        standing = (ROOT / "app/store/sql/webhooks.sql").read_text(encoding="utf-8")
+        self.names = {*ENDS.values(), *re.findall(rf"^SELECT '({EVENT})'", standing, re.MULTILINE)}
+        self.patterns: list[tuple[str, set[str]]] = []
+        for file in sorted((*(ROOT / "app/services").rglob("*.py"), *(ROOT / "app/store").rglob("*.py"))):
+            (tree,) = trees(str(file.relative_to(ROOT)))
+            known = dict(_constants(tree))
+            for made in noted(tree):
+                if isinstance(made, ast.Constant) and re.fullmatch(EVENT, str(made.value)):
+                    self.names.add(str(made.value))
+                elif isinstance(made, ast.JoinedStr):
+                    self.patterns.append((_pattern(made), words(str(file.relative_to(ROOT))) | NOUNS | RUN_STATES))
+                elif isinstance(made, ast.Name) and made.id in known:
+                    self.names.add(known[made.id])
+
+    def makes(self, name: str) -> bool:
+        """Whether it stands somewhere, or can be put together from what stands in a module."""
+        found = ((re.fullmatch(pattern, name), parts) for pattern, parts in self.patterns)
+        return name in self.names or any(match and parts.issuperset(match.groups()) for match, parts in found)
+
+
+def _pattern(made: ast.JoinedStr) -> str:
+    parts = [str(part.value) if isinstance(part, ast.Constant) else None for part in made.values]
+    return "".join("([a-z_]+)" if part is None else re.escape(part) for part in parts)
+
+
 def test_audit_events() -> None:
-    named, patterns = set(ALARMS) | set(ENDS) | set(ENDS.values()), []
-    for tree in trees("app/services", "app/store"):
-        known = dict(_constants(tree))
-        for made in noted(tree):
-            if isinstance(made, ast.Constant):
-                named |= {word for word in [str(made.value)] if re.fullmatch(EVENT, word)}
-            elif isinstance(made, ast.JoinedStr):
-                parts = [str(part.value) if isinstance(part, ast.Constant) else None for part in made.values]
-                patterns.append("".join("[a-z_]+" if part is None else re.escape(part) for part in parts))
-            elif isinstance(made, ast.Name):
-                named |= {known[made.id]} if made.id in known else set()
+    code = EventsMade()
     told = set(re.findall(rf"`({EVENT})`", page("reference/rest.md", "events")))
     documents = set(re.findall(r"`<kind>\.([a-z_]+)`", page("reference/rest.md", "events")))
-    named = {name for name in named if not name.endswith(".*")}
-    assert named <= told
     assert documents == {"created", "updated", "deleted"}
+    assert code.names | {name for name in ALARMS if not name.endswith(".*")} <= told
+    assert sorted(name for name in told if not code.makes(name)) == []
+    assert [each for each, _ in code.patterns if not any(re.fullmatch(each, name) for name in told)] == []
     # What webhooks may name.
     assert events.names() == told | {f"{kind.noun}.{verb}" for kind in KINDS for verb in documents}
-    assert [name for name in told - named if not any(re.fullmatch(each, name) for each in patterns)] == []
-    assert [each for each in patterns if not any(re.fullmatch(each, name) for name in told)] == []
+
+
+def test_an_event_that_nothing_makes_is_seen() -> None:
+    code, unmade = EventsMade(), ("node.vanished", "service.vanished", "vanished.refused", "profile_run.vanished")
+    assert [name for name in unmade if code.makes(name)] == []
 
 
 def _constants(tree: ast.Module) -> Iterator[tuple[str, str]]:
