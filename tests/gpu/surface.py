@@ -175,9 +175,10 @@ def _together(rig: Rig, workers: Sequence[WorkerReading]) -> list[_Point]:
     def work(worker: WorkerReading) -> None:
         once_s = statistics.median(ask(worker, "/execute?batches=3")["seconds"])
         count = max(2, round(pair_s / 6.0 / once_s))
-        while time.monotonic() < until_s:
+        mine = seen[worker.worker]
+        while not mine or time.monotonic() < until_s:
             seconds = ask(worker, f"/execute?batches={count}")["seconds"]
-            seen[worker.worker].append((time.monotonic(), seconds))
+            mine.append((time.monotonic(), seconds))
 
     threads = [threading.Thread(target=work, args=(worker,)) for worker in workers]
     before, began_s = rig.boards.reading(rig.uuid), time.monotonic()
