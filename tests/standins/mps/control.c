@@ -116,7 +116,11 @@ int main(int argc, char **argv) {
     find_home();
     if (!strcmp(name ? name + 1 : argv[0], "nvidia-cuda-mps-server")) return serve(argc, argv);
     for (int i = 1; i < argc; i++) {
-        if (!strcmp(argv[i], "-v")) { read_line("version", version, sizeof version); puts(version); return 0; }
+        if (!strcmp(argv[i], "-v")) {
+            read_line("version", version, sizeof version);
+            printf("%s\nCopyright (C) 2003 - 2025 NVIDIA Corporation.\n\n", version);
+            return 0;
+        }
         if (!strcmp(argv[i], "-d") || !strcmp(argv[i], "-f")) return start(argc, argv, argv[i][1] == 'd');
     }
     return ask(argc, argv);

@@ -24,6 +24,8 @@ from pathlib import Path
 
 ROOT = Path(sys.argv[0]).resolve().parents[2]
 PIPE = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))
+PRODUCT = "NVIDIA H100 80GB HBM3"
+PID_FILE = PIPE / "nvidia-cuda-mps-control.pid"
 NOT_READY, TOO_MANY, NOT_PERMITTED, NO_DEVICE, TERMINATED = 807, 808, 800, 100, 810
 
 
@@ -96,10 +98,11 @@ def gpus() -> dict[str, Gpu]:
 
 
 def bytes_of(text: str) -> int | None:
-    """A memory value such as 10G or 512MB, None when it is none."""
+    """A memory value such as 10G or 512MB, None when it is none. The real one takes K for M and drops fractions."""
     number = text.strip().upper().removesuffix("B")
-    unit = {"G": 2**30, "M": 2**20, "K": 2**10}.get(number[-1:], 0)
-    return int(number[:-1]) * unit if unit and number[:-1].isdigit() else None
+    unit = {"G": 2**30, "M": 2**20, "K": 2**20}.get(number[-1:], 0)
+    whole = number[:-1].partition(".")[0]
+    return int(whole) * unit if unit and whole.isdigit() else None
 
 
 def shown(size: int) -> str:
@@ -126,17 +129,17 @@ class Daemon:
 
     # Sockets
 
-    def listen(self, directory: Path, server: str, namespace: str) -> None:
+    def listen(self, directory: Path, server: str, namespace: str, name: str = "control") -> None:
         directory.mkdir(parents=True, exist_ok=True)
         # Takes its name once it listens: between binding and listening it would refuse whoever has found it.
         path = directory / "opening"
         path.unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.bind(str(path))
-        path.chmod(0o666)
+        path.chmod(0o666 if name == "control" else 0o755)
         listener.listen(128)
         listener.setblocking(False)
-        path.replace(directory / "control")
+        path.replace(directory / name)
         self.places[listener] = (server, namespace)
         self.selector.register(listener, selectors.EVENT_READ, self.accept)
 
@@ -386,7 +389,7 @@ class Daemon:
     def obey_v2(self, words: list[str]) -> str:
         action = getattr(self, "v2_" + words[0], None)
         if action is None:
-            return f"Unrecognized command: {words[0]}"
+            return f'Unknown command "{words[0]}"'
         try:
             answer = action(*words[1:])
         except (TypeError, ValueError):
@@ -417,13 +420,26 @@ class Daemon:
         return "\n".join(map(str, [*server.clients, *server.lingering])) if server else "Server not found"
 
     def v2_ps(self) -> str:
-        rows = ["PID       ID    SERVER    DEVICE             NAMESPACE     COMMAND"]
-        device = self.seen[0].uuid[:12] if self.seen else "-"
-        for server in self.servers.values():
-            rows += [
-                f"{pid:<9} {n:<5} {server.pid:<9} {device:<18} 4026531836    -" for n, pid in enumerate(server.clients)
-            ]
-        return "\n".join(rows)
+        device = self.seen[0].uuid[:22] if self.seen else "-"
+        rows = [
+            (pid, number, server.pid, device, 4026531836, command_of(pid))
+            for server in self.servers.values()
+            for number, pid in enumerate(server.clients, 1)
+        ]
+        heads = ("PID", "ID", "SERVER", "DEVICE", "NAMESPACE", "COMMAND")
+        return "\n".join("{:<10}{:<10}{:<15}{:<26}{:<15}{:<15}".format(*row) for row in [heads, *rows] if rows)
+
+    def v2_get_device_client_list(self) -> str:
+        clients = [pid for server in self.servers.values() for pid in server.clients]
+        return "\n".join([f"[0] 00:00.0, {PRODUCT}", *(f"{pid}.1" for pid in clients)] if clients else [])
+
+    def v2_device_query(self) -> str:
+        form = "{:<16}{:<15}{:<42}{:<34}{}"
+        heads = ("Device Ordinal", "PCI IDs", "UUID", "Name", "Attributes")
+        rows = [(index, "0000:00.00.00", gpu.uuid, PRODUCT, "N/A") for index, gpu in enumerate(self.seen)]
+        table = "\n".join(form.format(*row) for row in [heads, *rows])
+        names = ["Default", *(f"Server {server.pid}" for server in self.servers.values())]
+        return "\n\n".join(f"{name}\n{table}" for name in names)
 
     def v2_set_default_active_thread_percentage(self, share: str) -> str:
         self.defaults.share_pct = float(share)
@@ -466,7 +482,7 @@ class Daemon:
         return ""
 
     def get_memory(self, limits: Limits, device: str) -> str:
-        return shown(limits.memory[device]) if device in limits.memory else ""
+        return shown(limits.memory[device]) if limits.memory.get(device) else ""
 
     def v2_terminate_client(self, server_pid: str, pid: str) -> str:
         server = self.by_pid(server_pid)
@@ -607,8 +623,12 @@ class Daemon:
     # Life
 
     def run(self) -> None:
+        (PIPE / "control_lock").touch(0o666)
+        with contextlib.suppress(FileExistsError):
+            os.mkfifo(PIPE / "log", 0o755)
+        self.listen(PIPE, "", "default", "control_privileged")
         self.listen(PIPE, "", "default")
-        while self.running:
+        while self.running or any(server.clients for server in self.servers.values()):
             for key, _ in self.selector.select(0.5 if self.waiting else None):
                 key.data(key.fileobj)
         for server in list(self.servers.values()):
@@ -617,6 +637,12 @@ class Daemon:
 
 def named(name: str) -> bool:
     return 0 < len(name) <= 64 and all(c in "abcdefghijklmnopqrstuvwxyz0123456789_" for c in name)
+
+
+def command_of(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    return "-"
 
 
 def note(kind: str, what: object) -> None:
@@ -634,7 +660,7 @@ def main() -> None:
     PIPE.mkdir(parents=True, exist_ok=True)
     note("pids", os.getpid())
     note("daemons", os.getpid())
-    (PIPE / "nvidia-cuda-mps-control.pid").write_text(f"{os.getpid()}\n")
+    PID_FILE.write_text(str(os.getpid()))
     while faults().get("slow_start"):
         threading.Event().wait(0.01)
     daemon = Daemon(int(protocol), all_users=bool({"-m", "--multiuser", "-multiuser-server"} & set(arguments)))
@@ -644,7 +670,7 @@ def main() -> None:
 
 def shutdown() -> None:
     """Sockets and pid file go; settings were only in memory."""
-    for path in [*PIPE.rglob("control"), PIPE / "nvidia-cuda-mps-control.pid"]:
+    for path in [*PIPE.rglob("control*"), PIPE / "log", PID_FILE]:
         path.unlink(missing_ok=True)
 
 

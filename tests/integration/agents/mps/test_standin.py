@@ -1,16 +1,21 @@
-"""The stand-in has the traps of the real thing: what a setting reaches, what voids a limit, who may come."""
+"""The stand-in says what the real thing says, and has its traps: what a setting reaches, what voids a limit, who may
+come.
+"""
 
 from __future__ import annotations
 
 import os
+import re
+import stat
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.standins.mps import GPUS, MpsStandIn, StandInWorker
+from tests.standins.mps import GPUS, MpsStandIn, StandInGpu, StandInWorker
+from tests.unit.agents.mps.test_recorded import recorded
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
@@ -18,11 +23,14 @@ GPU = GPUS[0]
 UUID = GPU.uuid
 
 
+H100 = StandInGpu(uuid="GPU-00000000-0000-0000-0000-000000000001", sms=132, memory_mib=81079)
+
+
 class Daemon:
     """A daemon started by hand."""
 
     def __init__(self, host: MpsStandIn, protocol: int, visible: str = UUID) -> None:
-        self.host = host
+        self.host, self.uuid = host, visible
         self.pipe = host.pipe_base / "d"
         self.pipe.mkdir()
         environment = {
@@ -36,7 +44,7 @@ class Daemon:
 
     def say(self, *lines: str) -> str:
         """Commands of protocol 2."""
-        return self.host.ask(UUID, stdin="\n".join(lines) + "\n").strip()
+        return self.host.ask(self.uuid, stdin="\n".join(lines) + "\n").strip()
 
     def run(self, command: str) -> str:
         """A command of protocol 3."""
@@ -44,9 +52,8 @@ class Daemon:
 
     def worker(self, at: str = "", **environment: str) -> StandInWorker:
         """A client, by default without limits of its own."""
-        return StandInWorker(
-            self.host, {"CUDA_MPS_PIPE_DIRECTORY": str(self.pipe / at), "CUDA_VISIBLE_DEVICES": UUID, **environment}
-        )
+        known = {"CUDA_MPS_PIPE_DIRECTORY": str(self.pipe / at), "CUDA_VISIBLE_DEVICES": self.uuid}
+        return StandInWorker(self.host, {**known, **environment})
 
     def sm_count(self, at: str = "", **environment: str) -> int:
         """What such a client gets."""
@@ -78,6 +85,62 @@ def share(percent: int) -> dict[str, str]:
 def memory(text: str) -> dict[str, str]:
     """A client's own limit."""
     return {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": text}
+
+
+@pytest.fixture
+def h100(tmp_path: Path) -> Iterator[MpsStandIn]:
+    """A host with the GPU that was recorded."""
+    with MpsStandIn(tmp_path, (H100,)) as found:
+        yield found
+
+
+@pytest.mark.parametrize("name", ["started", "limits"])
+def test_it_says_word_for_word_what_an_h100_said(h100: MpsStandIn, name: str) -> None:
+    daemon = Daemon(h100, 2, H100.uuid)
+    workers: dict[str, StandInWorker] = {}
+    names = {"1000": str(os.getuid())}
+    for asked, said in recorded(name):
+        if asked == "get_client_list 701" and said:
+            workers = {pid: daemon.worker() for pid in said.split()}
+            names |= {pid: str(worker.pid) for pid, worker in workers.items()}
+        if "701" in asked + said and "701" not in names:
+            names["701"] = daemon.say("get_server_list")
+        told = " ".join(names.get(word, word) for word in asked.split())
+        assert columns(daemon.say(told)) == columns(said, names), asked
+    for worker in workers.values():
+        worker.end()
+
+
+def columns(text: str, names: Mapping[str, str] | None = None) -> list[list[str]]:
+    """What stands in the lines, whoever runs: numbers of processes are known, and their commands' names are all one."""
+    lines = [re.split(r"(\W)", line) for line in re.sub(r"python\S*", "python3", text).splitlines()]
+    parts = [[(names or {}).get(part, part) for part in line] for line in lines]
+    return [re.split(r"  +", "".join(line).strip()) for line in parts]
+
+
+@pytest.mark.parametrize(
+    ("percent", "sms"), [(10, 12), (15, 18), (20, 26), (25, 32), (30, 38), (50, 66), (75, 98), (100, 132)]
+)
+def test_shares_are_rounded_as_on_an_h100(h100: MpsStandIn, percent: int, sms: int) -> None:
+    assert Daemon(h100, 2, H100.uuid).sm_count(**share(percent)) == sms
+
+
+def test_it_leaves_the_files_that_a_real_one_leaves(h100: MpsStandIn) -> None:
+    daemon = Daemon(h100, 2, H100.uuid)
+    kinds = {path.name: stat.filemode(path.lstat().st_mode)[0] for path in daemon.pipe.iterdir()}
+    files = {"control": "s", "control_lock": "-", "control_privileged": "s", "log": "p"}
+    assert kinds == {**files, "nvidia-cuda-mps-control.pid": "-"}
+    assert (daemon.pipe / "nvidia-cuda-mps-control.pid").read_text() == str(h100.daemons()[0])
+
+
+def test_it_quits_when_its_last_client_has_left(h100: MpsStandIn) -> None:
+    daemon = Daemon(h100, 2, H100.uuid)
+    worker = daemon.worker()
+    daemon.say("quit")
+    assert worker.ask("sync") == "ok"
+    assert h100.daemons()
+    worker.end()
+    wait_until(lambda: not h100.processes(), "the end")
 
 
 def test_defaults_reach_the_next_server_and_a_servers_settings_its_next_clients(host: MpsStandIn) -> None:
@@ -168,7 +231,7 @@ def test_another_user_waits_in_protocol_2_and_is_refused_in_protocol_3(host: Mps
 def test_quitting_forgets_everything_and_errors_come_with_exit_status_0(host: MpsStandIn) -> None:
     daemon = Daemon(host, 2)
     daemon.say("set_default_active_thread_percentage 50")
-    assert daemon.say("make_coffee") == "Unrecognized command: make_coffee"
+    assert daemon.say("make_coffee") == 'Unknown command "make_coffee"'
     assert daemon.say("get_client_list 1") == "Server not found"
     daemon.say("quit")
     wait_until(lambda: not host.processes(), "the end")
