@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import Float, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -285,6 +285,14 @@ def standing(session: Session, cluster: str) -> Standing:
 def generation(session: Session, cluster: str) -> Generation:
     """The standing generation; 0 before the first promotion."""
     return Generation(standing(session, cluster).generation)
+
+
+def stands_s(session: Session, cluster: str) -> float | None:
+    """For how long what stands does, by the clock that wrote it; None before the first promotion."""
+    since = select(func.extract("epoch", func.now() - target_history.c.promoted_at).cast(Float))
+    return session.execute(
+        since.where(target_history.c.generation == generation(session, cluster))
+    ).scalar_one_or_none()
 
 
 def busy(session: Session) -> tuple[str, ...]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Form, Query
@@ -29,6 +29,7 @@ Hours = Annotated[float, Query(ge=0.1, le=720)]
 NODES_SHOWN = 60
 BARS_MAX = 64
 """So many GPUs are drawn as bars, which say more; all of them in the map."""
+LEGEND_MAX = 24
 COLOURS_OF = {
     "share": "SM share held", "busy": "busy", "power": "power", "memory": "memory used", "temperature": "temperature",
     "cost": "price", "health": "health",
@@ -59,10 +60,18 @@ def whole_fleet(visit: Looking, colour: str = "share", *, every: bool = False) -
         heat=_heat(devices, racks),
         colour=colour if colour in COLOURS_OF else "share",
         colours=COLOURS_OF,
-        paints=[(name, mark) for name, mark in paints.items()],
+        legend=_legend(paints, (at["workload"] for device in few for at in device["replicas"])),
         nodes=[{**node, "tiles": [each for each in few if each["node"] == node["id"]]} for node in nodes],
         few=few,
     )
+
+
+def _legend(paints: Mapping[str, str], held: Iterable[str]) -> Plain:
+    """The colours of those who hold something here, who holds most first, and how many more there are."""
+    times = Counter(held)
+    there = sorted((name for name in paints if name in times), key=times.__getitem__, reverse=True)
+    shown = [(name, paints[name]) for name in there[:LEGEND_MAX]]
+    return {"shown": shown, "more": len(there) - len(shown)}
 
 
 def _is_well(node: Plain) -> bool:
@@ -93,9 +102,8 @@ def one_node(visit: Overseeing, node: NodeKey, hours: Hours = 6) -> Response:
     paints, history = paints_of(fleet), visit.services.history
     devices = [device for device in fleet["devices"] if device["node"] == node]
     lanes = lanes_of_node(visit, {device["id"]: f"#{device['index']}" for device in devices}, hours, paints)
-    there = {at["workload"] for device in devices for at in device["replicas"]} | {
-        part.name for lane in lanes.lanes for part in lane.blocks
-    }
+    there = [at["workload"] for device in devices for at in device["replicas"]]
+    there += [part.name for lane in lanes.lanes for part in lane.blocks]
     return visit.page(
         "node.html",
         topics="devices,nodes",
@@ -107,7 +115,7 @@ def one_node(visit: Overseeing, node: NodeKey, hours: Hours = 6) -> Response:
         drain=None if line["schedulable"] else visit.services.draining.progress(node),
         lanes=lanes,
         homes={f"#{device['index']}": f"/gpus/{device['id']}" for device in devices},
-        paints=[(name, mark) for name, mark in paints.items() if name in there],
+        legend=_legend(paints, there),
         charts=_charts(visit, devices, hours, _cap_w(visit, PowerScope.NODE, node), (POWER | {"live": ""},)),
         hours=hours,
     )

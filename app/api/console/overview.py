@@ -32,7 +32,6 @@ router = APIRouter(include_in_schema=False, route_class=PageRoute)
 def overview(visit: Looking) -> Response:
     """The fleet at a glance."""
     fleet = fleet_of(visit)
-    clock = context_of(visit.request).clock
     risky = at_risk(fleet)
     return visit.page(
         "overview.html",
@@ -40,9 +39,9 @@ def overview(visit: Looking) -> Response:
         topics="fleet,services,cycles" if visit.may(CLUSTER_READ) else "services",
         power_w=sum(device["power_w"] or 0.0 for device in fleet["devices"]),
         cap_w=_cap_w(visit),
-        age_s=clock.now_s() - fleet["promoted_at_s"] if fleet["generation"] else None,
+        age_s=visit.services.status.stands_s(),
         budget=worst_budget(fleet["services"]),
-        spent=_spent(visit, clock.now()),
+        spent=_spent(visit, context_of(visit.request).clock.now()),
         at_risk=risky[:AT_RISK_SHOWN],
         at_risk_count=len(risky),
         cycles=recent_cycles(visit) if visit.may(CLUSTER_READ) else [],

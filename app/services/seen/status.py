@@ -214,6 +214,10 @@ class StatusReader:
         spans = {"window_s": ATTAINMENT_WINDOW_S, "lookback_s": ATTAINMENT_WINDOW_S, "bin_s": ATTAINMENT_WINDOW_S}
         return {row.service: row.rate_rps_mean for row in self._database.read(_demand, spans)}
 
+    def stands_s(self) -> float | None:
+        """For how long the standing plan does, by the database's clock; None before the first."""
+        return self._database.read(targets.stands_s, self._cluster)
+
     def fleet(self, project: str | None) -> FleetSummary:
         with self._database.reading() as session:
             known = self._known(session)

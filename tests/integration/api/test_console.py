@@ -445,6 +445,31 @@ def test_of_many_nodes_those_that_need_somebody_come_first(full: World, monkeypa
     assert ">All 3 nodes</a>" in _text(full, "viewer", "/fleet")
 
 
+def test_colours_are_named_of_those_who_hold_something_and_not_of_too_many(
+    full: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def named(path: str) -> list[str]:
+        legend = re.search(r'<div class="legend">(.*?)</div>', _text(full, "viewer", path), re.S)
+        return re.findall(r"</svg>([^<]+)</span>|<span>(and \d+ more)</span>", legend[1])
+
+    for number in range(3):
+        full.put(kinds.SERVICE, builders.service(f"idle-{number}"))
+    holding = [(f"{OWN}/vision", ""), (f"{FOREIGN}/speech", "")]
+    assert (named("/fleet"), named(f"/nodes/{NODE}")) == ([*holding, ("free", "")], holding)
+    monkeypatch.setattr(machines, "LEGEND_MAX", 1)
+    assert named("/fleet") == [holding[0], ("", "and 1 more"), ("free", "")]
+    assert named(f"/nodes/{NODE}") == [holding[0], ("", "and 1 more")]
+
+
+def test_how_long_a_plan_stands_is_told_by_the_clock_that_wrote_it(
+    full: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SystemClock, "now_s", lambda _: 0.0)
+    with full.database.raw() as connection:
+        connection.execute("UPDATE target_history SET promoted_at = now() - interval '3 hours'")
+    assert '<a href="/plans">3 h old</a>' in _text(full, "viewer", "/")
+
+
 def test_the_address_sorts_and_filters_services(full: World) -> None:
     def names(query: str) -> list[str]:
         return re.findall(r'<tr><td><a href="/services/([^"]+)"', _text(full, "viewer", f"/services?{query}"))
