@@ -19,6 +19,7 @@ import ssl
 import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -148,7 +149,7 @@ def post(url: str, body: bytes, headers: Mapping[str, str], networks: WebhookNet
     parts = urlsplit(url)
     host, is_tls = str(parts.hostname), parts.scheme == "https"
     port = parts.port or (443 if is_tls else 80)
-    address, late = networks.resolved(host, port), threading.Event()
+    address, late = _looked_up(networks, host, port, end_s), threading.Event()
     opened = socket.create_connection((address, port), timeout=_left_s(end_s))
     # A trickle would keep each single wait short: the whole has one end. TLS takes the socket over, which is none then,
     # so the connection is cut by another.
@@ -170,6 +171,23 @@ def post(url: str, body: bytes, headers: Mapping[str, str], networks: WebhookNet
         connection.close()
         opened.close()
         line.close()
+
+
+def _looked_up(networks: WebhookNetworks, host: str, port: int, end_s: float) -> str:
+    """As `networks.resolved`; nothing cuts a look-up, so one that takes too long is left to end by itself."""
+    found: Future[str] = Future()
+
+    def look() -> None:
+        try:
+            found.set_result(networks.resolved(host, port))
+        except Exception as error:  # noqa: BLE001 - whoever waits raises it
+            found.set_exception(error)
+
+    threading.Thread(target=look, name=f"webhook name {host}", daemon=True).start()
+    try:
+        return found.result(_left_s(end_s))
+    except TimeoutError:
+        raise _unanswered() from None
 
 
 def _left_s(end_s: float) -> float:

@@ -8,6 +8,7 @@ import json
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -235,6 +236,17 @@ def test_a_slow_lookup_leaves_no_more_time_than_there_is(monkeypatch: pytest.Mon
         monkeypatch.setattr(workers, "ANSWER_S", 0.0)
         with pytest.raises(workers.UntoldError, match=r"^no answer within 0 s$"):
             post(f"http://127.0.0.1:{server.getsockname()[1]}/", b"{}", {}, LOCAL)
+
+
+def test_a_lookup_that_never_ends_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    over = threading.Event()
+    monkeypatch.setattr(workers.socket, "getaddrinfo", lambda *_, **__: over.wait(5.0) and [])
+    monkeypatch.setattr(workers, "ANSWER_S", 0.2)
+    begun_s = time.monotonic()
+    with pytest.raises(workers.UntoldError, match=r"no answer within 0.2 s"):
+        workers.post("http://silent.example/", b"{}", {}, WebhookNetworks("public"))
+    assert time.monotonic() - begun_s < 2.0
+    over.set()
 
 
 def test_what_was_not_settled_comes_again_after_a_restart(world: World, sender: WebhookSender) -> None:
