@@ -99,6 +99,7 @@ class Agent:
         self.applier.reservations.when_back = self.mailbox.news.set
         self._reported: Report | None = None
         self._idle_passes = 0
+        self._problems_logged: str | None = None
         self._refused: tuple[int, str] | None = None
         self._began_s = self._clocks.monotonic_s()
         self._governor_kept_s = self._began_s
@@ -181,11 +182,14 @@ class Agent:
         self._idle_passes = 0 if passed.calls else self._idle_passes + 1
         if receipt is not None:
             self.mailbox.post_receipt(receipt)
+            problems = "; ".join(receipt.problems) or None
+            same = problems is not None and problems == self._problems_logged
+            self._problems_logged = problems
             self._log.event(
                 "target.read_back",
                 generation=receipt.generation,
                 outcome=receipt.outcome,
-                problems="; ".join(receipt.problems) or None,
+                problems="as before" if same else problems,
             )
         if not passed.settled and passed.calls:
             return PASS_S_QUICK

@@ -159,6 +159,20 @@ def test_a_turn_that_did_something_is_followed_soon(node: Node) -> None:
     assert node.agent.turn() <= 1.0
 
 
+def test_problems_that_stay_are_written_out_once(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = ("the compute mode cannot be set",)
+    monkeypatch.setattr(node.devices, "problems", lambda: there)
+    for generation in (1, 2):
+        node.tell(generation, replica_target("a", share_pct_sm=10 * generation))
+        node.turns(10)
+    assert node.agent.mailbox.next_receipt().problems == there, "receipts tell them whole"
+    monkeypatch.setattr(node.devices, "problems", lambda: ())
+    node.turns(3)
+    said = [event["problems"] for event in node.events("target.read_back")]
+    assert len(said) > 3
+    assert [said[0], *{*said[1:-1]}, said[-1]] == [*there, "as before", None]
+
+
 def test_governed_batches_are_applied_and_receipts_do_not_follow_each(node: Node) -> None:
     node.tell(1, replica_target("a", batch=2, batch_min=1, batch_max=16, latency_ms_limit=5000.0))
     node.turns(10)
