@@ -15,6 +15,7 @@ from benchmarks.predictors.measured import MeasuredSolo
 from benchmarks.predictors.splits import FewShot, group_count
 from benchmarks.sources import (
     batchdvfs_p40,
+    headroom_h100,
     infless_2080ti,
     lucid_rtx3090,
     muxserve_llama_a100,
@@ -99,6 +100,7 @@ DATASETS = (
     Dataset(
         name="lucid-rtx3090", read=lucid_rtx3090.read, read_groups=lucid_rtx3090.read_pairs, solo=False,
     ),
+    Dataset(name="headroom-h100", read=headroom_h100.read, read_groups=headroom_h100.read_pairs),
 )  # fmt: skip
 
 LEFT_OUT = {
