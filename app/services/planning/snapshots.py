@@ -28,7 +28,7 @@ from solvers.domain.grouping import grouped
 from solvers.domain.ids import ClusterName, DeviceId, NodeId, ReplicaId, ServiceId, WorkloadId
 from solvers.domain.ownership import by_name
 from solvers.domain.policy import DEFAULT_POLICY, Policy
-from solvers.domain.profile import Profile
+from solvers.domain.profile import Profile, ProfilePoint
 from solvers.domain.snapshot import JobStatus, NodeStatus, Replica, ReplicaState, Snapshot
 from solvers.domain.telemetry import (
     DEMAND_BIN_S,
@@ -189,7 +189,18 @@ def _demands(session: Session, services: Iterable[Service], lookback_s: float) -
 def _profiles(session: Session) -> tuple[Profile, ...]:
     found = sorted(profiles.all_profiles(session), key=attrgetter("model", "gpu_type"))
     order = attrgetter("neighbours", "clock_mhz_sm", "share_pct_sm", "batch")
-    return tuple(replace(profile, points=tuple(sorted(profile.points, key=order))) for profile in found)
+    fixed = {name for name in {each.gpu_type for each in found} if nodes.refuse(session, "set_clock", gpu_type=name)}
+    return tuple(
+        replace(each, points=tuple(sorted(_reachable(each, fixed=each.gpu_type in fixed), key=order))) for each in found
+    )
+
+
+def _reachable(profile: Profile, *, fixed: bool) -> Iterable[ProfilePoint]:
+    """Its points, but those of lower clocks that no agent may set on any device of the type."""
+    if not fixed:
+        return profile.points
+    own_mhz = max((point.clock_mhz_sm for point in profile.points), default=0)
+    return (point for point in profile.points if point.clock_mhz_sm == own_mhz)
 
 
 def _node_statuses(session: Session) -> tuple[NodeStatus, ...]:

@@ -14,7 +14,7 @@ from app import kinds
 from app.services.planning import snapshots
 from app.services.planning.planning import Planning
 from app.services.planning.snapshots import StoreObserver, read_snapshot
-from app.store import documents, nodes
+from app.store import documents, nodes, profiles
 from app.store.engine import Database
 from solvers.domain.codec import digest
 from solvers.domain.ids import ClusterName, NodeId, PolicyName, ReplicaId
@@ -269,3 +269,25 @@ def test_what_controllers_ask_for_is_shown_until_the_next_generation(world: Worl
     with world.database.transaction() as session:
         assert nodes.keep_read_back(session, replace(receipt, generation=1, observed_at_s=1_001.0))
     assert {each.repartition for each in observed(world).device_telemetry} == {None}
+
+
+def test_points_at_clocks_that_no_agent_may_set_are_left_out(world: World) -> None:
+    world.build()
+    gpu = snapshot().gpu_types[0]
+    with world.database.transaction() as session:
+        slower = [replace(point, clock_mhz_sm=gpu.clocks_mhz_sm[0]) for point in profile(gpu).points]
+        profiles.put_points(session, slower)
+    devices = [device.id for device in observed(world).devices if device.gpu_type == gpu.name]
+
+    def clocks(*refusing: str) -> set[int]:
+        with world.database.transaction() as session:
+            for device in devices:
+                said = "this process may not write to GPUs" if device in refusing else ""
+                nodes.note_device(session, device, driver_version="580", capabilities={"set_clock": said})
+        found = next(each for each in observed(world).profiles if each.gpu_type == gpu.name)
+        return {point.clock_mhz_sm for point in found.points}
+
+    assert len(devices) > 1
+    assert clocks() == set(gpu.clocks_mhz_sm)
+    assert clocks(devices[0]) == set(gpu.clocks_mhz_sm), "another one can"
+    assert clocks(*devices) == {gpu.clock_mhz_sm_max}
