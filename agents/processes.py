@@ -206,6 +206,17 @@ def runs(pid: int, program: str) -> bool:
     return mine and program in [part.rpartition("/")[2] for part in arguments_of(pid)]
 
 
+def bound_to(pipe: Path) -> tuple[int, ...]:
+    """Processes of this user that were started to be clients of the daemon in a pipe directory."""
+    found = []
+    for entry in PROC.iterdir():
+        if entry.name.isdigit():
+            at = (environment_of(int(entry.name)) or {}).get("CUDA_MPS_PIPE_DIRECTORY", "")
+            if at and (Path(at) == pipe or pipe in Path(at).parents):
+                found.append(int(entry.name))
+    return tuple(pid for pid in found if identify(pid) is not None)
+
+
 @dataclass(frozen=True, slots=True)
 class _Stat:
     state: str

@@ -35,13 +35,13 @@ from agents.mps.protocols import (
     plain_environment,
     shortened,
 )
-from agents.processes import PROC, ProcessId, arguments_of, environment_of, identify, runs
+from agents.processes import ProcessId, arguments_of, bound_to, environment_of, identify, runs
 
 SOCKET_PATH_BYTES_MAX = 107
 """What the kernel takes as the path of a Unix socket, its final NUL left out."""
 PID_FILE = "nvidia-cuda-mps-control.pid"
 SERVER_PROGRAM = "nvidia-cuda-mps-server"
-LOG_BYTES_MAX = 8 * 2**20
+LOG_BYTES_MAX, BLOCK_BYTES = 8 * 2**20, 512
 POLL_S = 0.02
 END_S = 3.0
 
@@ -54,17 +54,6 @@ def await_until(condition: Callable[[], bool], seconds: float) -> bool:
             return False
         time.sleep(POLL_S)
     return True
-
-
-def bound_to(pipe: Path) -> tuple[int, ...]:
-    """Processes of this user that were started to be clients of the daemon in a pipe directory."""
-    found = []
-    for entry in PROC.iterdir():
-        if entry.name.isdigit():
-            at = (environment_of(int(entry.name)) or {}).get("CUDA_MPS_PIPE_DIRECTORY", "")
-            if at and (Path(at) == pipe or pipe in Path(at).parents):
-                found.append(int(entry.name))
-    return tuple(pid for pid in found if identify(pid) is not None)
 
 
 def daemon_in(pipe: Path, control_binary: str) -> ProcessId | None:
@@ -175,9 +164,19 @@ class DaemonProcess:
             directory.chmod(0o700)
         if self.many_users:
             self.pipe.chmod(0o755)
+        self.cut_logs()
+
+    def cut_logs(self) -> None:
+        """Real daemons write down all they are asked, without end. The end of what is too long becomes the old log; the
+        daemon goes on in the same file, maybe far behind its new beginning: what it takes on the disk counts.
+        """
         for log in self.logs.glob("*.log"):
-            if log.stat().st_size > LOG_BYTES_MAX:
-                log.replace(log.with_suffix(".log.old"))
+            with contextlib.suppress(OSError):
+                if log.stat().st_blocks * BLOCK_BYTES > LOG_BYTES_MAX:
+                    with log.open("rb") as file:
+                        file.seek(-LOG_BYTES_MAX, os.SEEK_END)
+                        log.with_suffix(".log.old").write_bytes(file.read())
+                    os.truncate(log, 0)
 
 
 def _signal(process: ProcessId, number: signal.Signals) -> None:
@@ -352,6 +351,7 @@ class MpsDevice:
         if not now and lately and all(server.lives for server in self._servers):
             return self._answers
         self._looked_s = now_s
+        self._daemon.cut_logs()
         try:
             servers = self._protocol.servers(self._daemon.control)
         except DeviceError as error:

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from agents.errors import WorkerError
-from agents.mps.daemon import bound_to
-from agents.processes import HostProcesses, Invocation, ProcessId, environment_of, identify, runs
+from agents.processes import HostProcesses, Invocation, ProcessId, bound_to, environment_of, identify, runs
 from tests.waiting import wait_until
 
 

@@ -359,15 +359,30 @@ def test_with_the_device_reserved_for_mps_a_stray_cannot_open_it(bench: Bench) -
     assert stray.greeting == "error 46"
 
 
-def test_a_log_that_has_grown_large_is_put_aside_when_a_daemon_starts(bench: Bench) -> None:
+def test_a_log_that_has_grown_large_is_put_aside_while_the_daemon_lives(bench: Bench) -> None:
     bench.sharing.open(UUID)
     (logs,) = (bench.state / "mps-logs").iterdir()
-    bench.sharing.shut(UUID)
-    with (logs / "control.log").open("wb") as log:
-        log.truncate(daemon.LOG_BYTES_MAX + 1)
+    log = logs / "control.log"
+    with log.open("ab") as file:
+        # A daemon that was cut before goes on behind a hole.
+        file.truncate(4 * daemon.LOG_BYTES_MAX)
+        file.seek(0, os.SEEK_END)
+        file.write(b"x" * daemon.LOG_BYTES_MAX + b"last words")
+    bench.clock.pass_s(daemon.LOOK_S)
+    assert bench.sharing.running(UUID)
+    assert log.stat().st_size < 1000
+    kept = (logs / "control.log.old").read_bytes()
+    assert (len(kept), kept[-10:]) == (daemon.LOG_BYTES_MAX, b"last words")
+
+
+def test_a_log_of_nothing_but_a_hole_is_left_alone(bench: Bench) -> None:
     bench.sharing.open(UUID)
-    assert (logs / "control.log").stat().st_size < 1000
-    assert (logs / "control.log.old").stat().st_size == daemon.LOG_BYTES_MAX + 1
+    (logs,) = (bench.state / "mps-logs").iterdir()
+    with (logs / "server.log").open("ab") as file:
+        file.truncate(4 * daemon.LOG_BYTES_MAX)
+    bench.clock.pass_s(daemon.LOOK_S)
+    assert bench.sharing.running(UUID)
+    assert not (logs / "server.log.old").exists()
 
 
 def test_a_stopped_daemon_answers_again_after_it_goes_on(bench: Bench) -> None:
