@@ -171,12 +171,12 @@ class DaemonProcess:
         daemon goes on in the same file, maybe far behind its new beginning: what it takes on the disk counts.
         """
         for log in self.logs.glob("*.log"):
-            with contextlib.suppress(OSError):
-                if log.stat().st_blocks * BLOCK_BYTES > LOG_BYTES_MAX:
-                    with log.open("rb") as file:
-                        file.seek(-LOG_BYTES_MAX, os.SEEK_END)
-                        log.with_suffix(".log.old").write_bytes(file.read())
-                    os.truncate(log, 0)
+            if log.stat().st_blocks * BLOCK_BYTES <= LOG_BYTES_MAX:
+                continue
+            with contextlib.suppress(OSError), log.open("rb") as file:
+                file.seek(-LOG_BYTES_MAX, os.SEEK_END)
+                log.with_suffix(".log.old").write_bytes(file.read())
+                os.truncate(log, 0)
 
 
 def _signal(process: ProcessId, number: signal.Signals) -> None:
