@@ -57,7 +57,9 @@ class Mudi(Recalling):
         memory = MudiMemory.of(state).heard(case.snapshot, self.parameters.heed)
         round_ = Round(request, case, memory, self.parameters)
         proposal = round_.answer()
-        reporter.event("mudi.tuned", services=float(len(round_.reasons)), jobs=float(len(round_.slack.guests)))
+        slack = round_.slack
+        counts = {"services": len(round_.reasons), "jobs": len(slack.guests), "untuned": slack.untuned}
+        reporter.event("mudi.tuned", **{name: float(count) for name, count in counts.items()})
         return Thought(proposal=proposal, state=kept(memory))
 
 

@@ -64,6 +64,8 @@ class Slack:
     guests: dict[int, list[Guest]] = field(default_factory=dict)
     pinned: dict[int, list[Assignment]] = field(default_factory=dict)
     reasons: list[Reason] = field(default_factory=list)
+    untuned: int = 0
+    """How often a replica stays as it is since nothing is enough beside its jobs, or does not fit."""
     jobs_on: Places = field(init=False)
     """Jobs by device."""
     scores: Scores = field(init=False)
@@ -287,6 +289,8 @@ class Slack:
         for index, host in enumerate(self.hosts.get(device, [])):
             room_pct = float(fleet.share_free[device]) + host.placed.seat.share_pct
             option = self.coordinator.needed(host, company, room_pct)
+            if option is None:
+                self.untuned += 1
             if option is None or option == host.placed.option:
                 continue
             settled = self.draft.open(host.need)
@@ -295,6 +299,7 @@ class Slack:
             placed = Placed(seat=seat, option=option)
             if not fleet.fits(search_of(host.need, seat), device):
                 fleet.put(host.placed.seat)
+                self.untuned += 1
                 continue
             fleet.put(seat)
             settled.placed[settled.placed.index(host.placed)] = placed

@@ -211,6 +211,16 @@ def test_a_service_grows_beside_the_job_that_comes_and_where_it_cannot_the_job_w
     assert {"grows", "waits"} <= came
 
 
+def test_services_that_stay_slow_beside_a_job_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    slack = slack_of(room("one", jobs=1))
+    slack.fill()
+    assert slack.untuned == 0
+    ((device, hosts),) = ((at, hosts) for at, hosts in slack.hosts.items() if hosts)
+    monkeypatch.setattr(type(slack.coordinator), "needed", lambda *_: None)
+    slack._tune(device)
+    assert slack.untuned == len(hosts) == 1
+
+
 def test_services_that_meet_on_a_device_grow_out_of_one_room() -> None:
     """A job comes only where all of them together can be fast enough beside it, not each with all that is left."""
     pressing = {
