@@ -163,15 +163,19 @@ def top(
     server: Server = None,
     token: Token = None,
 ) -> None:
-    """Devices and services, live."""
+    """Devices and services, live; a pipe gets look after look."""
     from rich.live import Live
 
     with connect(server, token) as client:
-        screens = _screens(client, looks)
-        first = next(screens)
-        with Live(first, console=console(), auto_refresh=False, screen=False) as live:
+        screens, screen = _screens(client, looks), console()
+        with Live(
+            next(screens), console=screen, auto_refresh=False, screen=False, transient=not screen.is_terminal
+        ) as live:
             for look in screens:
-                live.update(look, refresh=True)
+                if screen.is_terminal:
+                    live.update(look, refresh=True)
+                else:
+                    show(None, Format.TABLE, look, goes_on=True)
                 time.sleep(interval_s)
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Any
 
 import httpx
 import pytest
 
 from app.cli.output import Exit
+from app.cli.program import run
 from tests.unit.app.cli.conftest import Api, Headroom, page
 from tests.unit.app.cli.test_commands import fleet, service
 
@@ -109,3 +112,17 @@ def test_top_outlives_a_server_without_its_database(
 def test_top_ends_where_its_token_is_refused(api: Api, headroom: Headroom) -> None:
     api.answers = Looks(fleet(), httpx.Response(401, json={"code": "token-invalid", "detail": "no such token"}))
     assert headroom("top", "-n", "2").status == Exit.REFUSED
+
+
+def test_top_tells_a_pipe_every_look_until_its_reader_leaves(
+    api: Api, headroom: Headroom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    api.answers["GET /v1/fleet"] = fleet()
+    assert headroom("top", "-n", "3").out.count("nodes up") == 3
+    api.asked.clear()
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w", encoding="utf-8") as nobody_reads:
+        monkeypatch.setattr(sys, "stdout", nobody_reads)
+        assert (run(["top", "-n", "9"]), len(api.asked)) == (Exit.OK, 2)
