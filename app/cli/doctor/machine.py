@@ -7,7 +7,9 @@ import resource
 import shutil
 import stat
 import sys
+from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from app.cli.doctor.checks import Check, Symptom, odd, unseen, well, wrong
 from app.settings import DESCRIPTORS_SPARE, Settings
@@ -89,6 +91,7 @@ def _port(settings: Settings) -> Symptom:
     from app.demo.supervisor import check_port
     from solvers.errors import StateError
 
+    settings = _standing(settings)
     place = f"{settings.host}:{settings.port}"
     try:
         check_port(settings.host, settings.port)
@@ -102,6 +105,15 @@ def _port(settings: Settings) -> Symptom:
             )
         return well(f"the API has {place}{', over TLS' if 'https' in spoken else ''}")
     return well(f"{place} is free")
+
+
+def _standing(settings: Settings) -> Settings:
+    """With the address of the `headroom up` that stands in this home: `--port` and `--host` are its alone."""
+    from app.demo.home import Home
+
+    state = Home(settings.home).read_state() if settings.home.is_dir() else None
+    at = urlsplit(state.address) if state is not None else None
+    return replace(settings, host=at.hostname, port=at.port) if at and at.hostname and at.port else settings
 
 
 def _is_api(settings: Settings, scheme: str) -> bool:

@@ -27,6 +27,7 @@ from agents.state import StateDirectory
 from app.authority import Authority
 from app.cli.doctor import database, deployment
 from app.cli.doctor.checks import Check, Grade, Symptom, told_skew, well
+from app.demo.home import Home, SupervisedProcess, SupervisorState
 from app.settings import Settings
 from headroom_client import Client
 from solvers.engines import compiled
@@ -146,6 +147,20 @@ def test_a_port_that_the_api_has_with_and_without_tls(
         monkeypatch.setenv("HEADROOM_TLS", wants_tls)
         line = told(headroom)["port"]
     assert f"{line['state']}: {line['found']}" == said.format(port)
+
+
+def test_the_port_of_a_headroom_up_that_was_told_another(
+    headroom: Headroom, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Often because somebody else has the usual one."""
+    with an_api(False, home.parent) as port, socket.create_server(("127.0.0.1", 0)) as other:
+        monkeypatch.setenv("HEADROOM_PORT", str(other.getsockname()[1]))
+        supervisor, address = SupervisedProcess(name="supervisor", pid=1, started_ticks=1), f"http://127.0.0.1:{port}"
+        Home(home).write_state(
+            SupervisorState(supervisor=supervisor, address=address, ready=True, owns_database=True, processes=())
+        )
+        line = told(headroom)["port"]
+    assert f"{line['state']}: {line['found']}" == f"well: the API has 127.0.0.1:{port}"
 
 
 def test_an_api_whose_certificate_is_not_believed(
