@@ -30,6 +30,9 @@ PARTS_KEPT = 8
 WIDTH = (0.5, 0.25)
 """How far along logarithms of batch and part a cell still counts: about to the next one."""
 LEAST_PART = 0.02
+SPARSE_PULL = 0.6
+"""Where the middling cell tells that much of its own line, lines miss more than measurements scatter."""
+NEAREST = 4
 
 IGNITER = {"alexnet": "alexnet-trt", "resnet50": "resnet50-trt", "vgg19": "vgg19-trt", "ssd": "ssd-resnet50"}
 INFLESS = {"resnet-50": "resnet50-tfs", "mobilenet": "mobilenet-tfs", "ssd": "ssd-resnet50-tfs"}
@@ -111,8 +114,33 @@ def surface_of(cells: Mapping[tuple[int, float], float]) -> TimeSurface:
     nearby = [_local(where, logs, place) for place in where]
     # What a cell would be off if it had not pulled its line; the median, for single wild cells are no noise.
     off = [abs(log - line) / max(1.0 - pull, 0.1) for log, (line, pull) in zip(logs, nearby, strict=True)]
+    scatter = float(np.median(off))
+    if np.median([pull for _, pull in nearby]) > SPARSE_PULL:
+        scatter = min([scatter, *_scatter_of_few(where, logs)])
     values = tuple(tuple(float(each) for each in np.exp(row)) for row in grid)
-    return TimeSurface(tuple(batches), tuple(parts), values, 1.48 * float(np.median(off)))
+    return TimeSurface(tuple(batches), tuple(parts), values, 1.48 * scatter)
+
+
+def _scatter_of_few(where: np.ndarray, logs: np.ndarray) -> list[float]:
+    """How far cells of one batch lie off the cubic through their four nearest, in units of one cell's scatter: the
+    median, or nothing where no batch has five. A cubic follows what bends between few cells, a line does not.
+    """
+    found = []
+    for place, log in zip(where, logs, strict=True):
+        away = np.abs(where[:, 1] - place[1])
+        others = np.flatnonzero((where[:, 0] == place[0]) & (away > 0.0))
+        nearest = others[np.argsort(away[others], kind="stable")[:NEAREST]]
+        if len(nearest) == NEAREST:
+            weights = _through(where[nearest, 1], float(place[1]))
+            found.append(abs(log - weights @ logs[nearest]) / np.sqrt(1.0 + weights @ weights))
+    return [float(np.median(found))] if found else []
+
+
+def _through(axis: np.ndarray, place: float) -> np.ndarray:
+    """Weights of values on an axis in what the polynomial through all of them says of a place (Lagrange)."""
+    apart = axis[:, None] - axis[None, :] + np.eye(len(axis))
+    ways = np.where(np.eye(len(axis)) > 0.0, 1.0, (place - axis[None, :]) / apart)
+    return np.asarray(np.prod(ways, axis=1))
 
 
 def _local(where: np.ndarray, logs: np.ndarray, place: np.ndarray) -> tuple[float, float]:

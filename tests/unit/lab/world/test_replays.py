@@ -69,6 +69,22 @@ def test_a_surface_is_fitted_through_what_was_measured_and_knows_its_scatter() -
     assert 0.02 < surface_of(rough).noise < 0.15
 
 
+def test_what_lines_miss_between_few_cells_is_no_noise() -> None:
+    """Without scatter a coarse grid has none, and with scatter it has that much."""
+    parts = (0.09, 0.2, 0.29, 0.5, 0.74, 1.0)
+    exact = {(batch, part): (1.0 + 0.5 * batch) * (0.3 + 0.7 / part) for batch in (1, 4, 16, 64) for part in parts}
+    assert surface_of(exact).noise < 2e-3
+    luck = np.exp(0.01 * np.random.default_rng(2).standard_normal(len(exact)))
+    rough = {cell: value * float(each) for (cell, value), each in zip(exact.items(), luck, strict=True)}
+    assert surface_of(rough).noise == pytest.approx(0.01, rel=0.5)
+
+
+def test_the_noise_of_our_own_gpu_is_near_what_its_repeats_say() -> None:
+    """Repeats of a captured batch scatter by 0.6 to 1.0 %, told from medians and 99th percentiles."""
+    for network in ("resnet50-trt", "mobilenet", "bert-base"):
+        assert replay_of(["headroom-h100"], no_data).times["h100", key_of(network)].noise < 0.015
+
+
 def test_a_study_tells_times_slowdowns_and_training_where_it_measured_and_laws_the_rest() -> None:
     key, flat = ("v100", key_of("resnet50")), TimeSurface((1, 8), (0.1, 1.0), ((50.0, 5.0), (80.0, 8.0)))
     told = Replay(
@@ -110,7 +126,7 @@ def test_a_kept_study_tells_slowdowns_of_pairs_too_and_the_first_of_two_counts()
     beside = [one("mobilenet", 70, 16)]
     assert slowdown(gpu, one("resnet50-trt", 30, 16), 1980, beside)[0] == pytest.approx(1.21, abs=0.02)
     law = slowdown(GPUS["h100"], one("resnet50-trt", 30, 16), 1980, beside)[0]
-    assert law < 1.15
+    assert law == pytest.approx(1.25, abs=0.01)
 
 
 def test_what_is_kept_of_our_own_gpu_is_what_its_recordings_say() -> None:
