@@ -7,7 +7,7 @@ from a few beginnings; the best is kept.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
@@ -21,8 +21,23 @@ TRAFFIC = ("traffic_gb_weights", "traffic_gb_per_input")
 """Searched for within factors of what a network's size tells."""
 WILD = 0.05
 """Errors beyond this part of a time are discounted."""
-WIDTH_MIN, WIDTH_MAX, SPREAD_MAX = 4.0, 400.0, 4.0
-"""A batch of one and a host that is slower than it tell nothing of narrower kernels."""
+WIDTH_MAX = 400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How far the search may go from what a network's size tells of its traffic, how little work an input may be, and
+    how narrow kernels: a batch of one and a host that is slower than it tell nothing of narrower ones.
+    """
+
+    width_min: float = 4.0
+    spread_max: float = 4.0
+    traffic_min: float = 0.3
+    traffic_max: float = 4.0
+    work_min: float = 1e-2
+
+
+USUAL = Reach()
 Where = tuple[GpuTruth, int, int]
 """GPU or slice, share of it, batch."""
 
@@ -33,14 +48,14 @@ def batch_ms(model: ModelTruth, where: Where) -> float:
     return parts(gpu, model, one, gpu.clock_mhz_sm_max).total_ms
 
 
-def fitted(base: ModelTruth, cells: Mapping[Where, float]) -> ModelTruth:
+def fitted(base: ModelTruth, cells: Mapping[Where, float], reach: Reach = USUAL) -> ModelTruth:
     """The network with the numbers that tell these times best."""
     times = np.array(list(cells.values()))
     gpu, share, batch = largest = max(cells, key=lambda where: cells[where] / where[2])
     work = 0.8 * cells[largest] / batch * gpu.sm_count * share / 100 * gpu.sm_speed
     known = np.maximum([base.traffic_gb_weights, base.traffic_gb_per_input], [1e-3, 0.02])
-    low = np.log([1e-2, 1e-4, 1e-2, WIDTH_MIN, 1.01, *(0.3 * known)])
-    high = np.log([1e3, 1e2, 1e5, WIDTH_MAX, SPREAD_MAX, *(4.0 * known)])
+    low = np.log([1e-2, 1e-4, reach.work_min, reach.width_min, 1.01, *(reach.traffic_min * known)])
+    high = np.log([1e3, 1e2, 1e5, WIDTH_MAX, reach.spread_max, *(reach.traffic_max * known)])
 
     def told(point: np.ndarray) -> ModelTruth:
         return replace(base, **dict(zip(FITTED + TRAFFIC, map(float, np.exp(point)), strict=True)))

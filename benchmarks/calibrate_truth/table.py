@@ -77,9 +77,9 @@ def by_law(gpu: GpuTruth, numbers: Callable[[str], ModelTruth | None]) -> Told:
 
 
 def held_out(study: str, name: str) -> ModelTruth | None:
-    """The network by numbers that do not rest on the study; none rest on ours."""
+    """The network by numbers that do not rest on the study."""
     if study == OURS:
-        return model_on(GPUS[EVERY[study][0]], name)
+        return model_on(own.UNSEEN, name)
     if name in SECOND.get(study, {}):
         return MODELS[SECOND[study][name]]
     if study == "parvagpu-a100-mig":
@@ -103,7 +103,7 @@ def alone_row(name: str, rows: CsvRows) -> str:
 
     found = (
         off(cells, by_law(gpu, lambda network: model_on(gpu, network))),
-        off(cells, by_law(gpu, lambda network: held_out(name, network))),
+        off(cells, by_law(own.UNSEEN if name == OURS else gpu, lambda network: held_out(name, network))),
         off(cells, lambda cell: surfaces[cell[0]].at(*cell[1:])),
         off(cells, from_other),
         off(cells, left_out(cells)),
@@ -125,7 +125,9 @@ def left_out(cells: Mapping[StudyCell, float], every: int = 5) -> Told:
     return told.get
 
 
-def pairs_row(what: str, published: Sequence[float], modelled: Sequence[float], pairs: Pairs) -> str:
+def pairs_row(
+    what: str, published: Sequence[float], modelled: Sequence[float], pairs: Pairs, unseen: Sequence[float] = ()
+) -> str:
     law = float(np.mean(np.abs(np.array(modelled) - published)))
     constant = float(np.mean(np.abs(np.mean(published) - np.array(published))))
     replayed, left = [], []
@@ -135,22 +137,28 @@ def pairs_row(what: str, published: Sequence[float], modelled: Sequence[float], 
             replayed.append(abs(beside.at(*where) - factor))
             left.append(abs(rest.at(*where) - factor))
     told = f"{np.mean(replayed):.3f} | {np.mean(left):.3f}" if pairs else "|"
-    return f"| {what}, absolute | {len(published)} | {law:.3f} | {constant:.3f} | {told} |"
+    without = f" ({np.mean(np.abs(np.array(unseen) - published)):.3f})" if unseen else ""
+    return f"| {what}, absolute | {len(published)} | {law:.3f}{without} | {constant:.3f} | {told} |"
 
 
 def own_rows(rows: CsvRows) -> list[str]:
-    """Our own H100: pairs that serve, serving beside training, board power."""
-    beside = [each for each in own.slowdowns(rows) if each.serving]
+    """Our own H100: pairs that serve, serving beside training, board power; in brackets by laws that never saw it."""
+    beside, unseen = ([each for each in own.slowdowns(rows, gpu) if each.serving] for gpu in (own.GPU, own.UNSEEN))
     found = []
     for training_too, pairs in ((False, headroom_pairs(rows)), (True, {})):
-        its = [each for each in beside if each.beside_training == training_too]
-        what = f"{OURS}: slowdown beside one neighbour{' that trains' if training_too else ''}"
-        found.append(pairs_row(what, [each.published for each in its], [each.modelled for each in its], pairs))
+        its, without = ([each for each in told if each.beside_training == training_too] for told in (beside, unseen))
+        what = f"{OURS}: slowdown beside one neighbour{' that trains' if training_too else ''} (never seen)"
+        modelled, apart = ([each.modelled for each in told] for told in (its, without))
+        found.append(pairs_row(what, [each.published for each in its], modelled, pairs, apart))
+    watts, without_w = (own.power(rows, gpu) for gpu in (own.GPU, own.UNSEEN))
     for captured in (True, False):
-        watts = [each for each in own.power(rows) if each.captured == captured]
-        off_by = np.mean([abs(each.modelled_w / each.published_w - 1.0) for each in watts])
-        what = "engines" if captured else "eager PyTorch"
-        found.append(f"| {OURS}: board power, {what} | {len(watts)} | {100 * off_by:.1f} % | | | |")
+        off_by = [
+            100 * np.mean([abs(each.modelled_w / each.published_w - 1.0) for each in told if each.captured == captured])
+            for told in (watts, without_w)
+        ]
+        count = sum(each.captured == captured for each in watts)
+        what = f"{OURS}: board power, {'engines' if captured else 'eager PyTorch'} (never seen)"
+        found.append(f"| {what} | {count} | {off_by[0]:.1f} % ({off_by[1]:.1f} %) | | | |")
     return found
 
 

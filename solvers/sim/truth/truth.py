@@ -20,8 +20,6 @@ from solvers.sim.truth.catalogue import GpuTruth, ModelTruth, gpu_truth, key_of,
 # One door: agents may import this module and nothing else of the simulated world.
 __all__ = ["GpuTruth", "Served", "gpu_truth", "serve"]
 
-SHARE_OF_FULL_BANDWIDTH = 0.5
-"""Part of the SMs that can draw the whole DRAM bandwidth; below it, bandwidth shrinks in proportion."""
 BANDWIDTH_REACHED = 0.8
 """Of the data sheet's bandwidth, what kernels reach."""
 POWER_OF_MEMORY = 0.32
@@ -30,7 +28,8 @@ FULL_GPU, CROWDING = 1.19, 5.8
 """Overlapping shares: a GPU is full when kernels fill 1 / 1.19 of it all the time, and how sharp that edge is."""
 OTHER_MODEL = 0.9
 """Of what a process wants, what meets a process of another network: their operators differ. An estimate."""
-SLOWDOWN_PER_NEIGHBOUR = 0.06
+SLOWDOWN_PER_TRAINING = 0.06
+"""What a neighbour that trains adds, whatever it runs, before `TRAINING_PRESSURE`."""
 LAUNCH_MS_PER_KERNEL_AND_NEIGHBOUR = 0.0025
 LATENCY_NOISE = 0.03
 """Standard deviation of one batch's execution time, relative."""
@@ -97,7 +96,7 @@ def parts(gpu: GpuTruth, model: ModelTruth, resident: Resident, clock_mhz_sm: fl
     then wide, middling and narrow kernels, each on the SMs that it can use.
     """
     batch, sms = resident.batch, sm_count_of_share(gpu, resident.share_pct_sm)
-    drawn = min(1.0, sms / gpu.sm_count / SHARE_OF_FULL_BANDWIDTH)
+    drawn = min(1.0, sms / gpu.sm_count / gpu.bandwidth_part)
     traffic = model.traffic_gb_weights + model.traffic_gb_per_input * batch
     memory_ms = 1000.0 * traffic / (BANDWIDTH_REACHED * gpu.memory_bandwidth_gb_per_s * drawn)
     work_ms = model.work_ms_sm_per_input * batch * gpu.clock_mhz_sm_max / (3.0 * gpu.sm_speed * clock_mhz_sm)
@@ -197,10 +196,11 @@ def slowdown(
             factor += neighbour.busy * (measured - 1.0)
             continue
         press = TRAINING_PRESSURE if neighbour.training else 1.0
+        least = SLOWDOWN_PER_TRAINING if neighbour.training else gpu.slowdown_per_neighbour
         l2 = other.l2_pressure * (neighbour.share_pct_sm / 100.0) ** 0.5
         pressure = model.l2_sensitivity * l2 + model.dram_sensitivity * min(1.0, dram)
         # What the GPU does meanwhile for others is hidden where the host is what a batch waits for.
-        factor += running * neighbour.busy * (SLOWDOWN_PER_NEIGHBOUR + press * pressure)
+        factor += running * neighbour.busy * (least + press * pressure)
         busy_neighbours += neighbour.busy
     overlap, crowded = _crowding(gpu, resident, clock_mhz_sm, neighbours)
     # The law of overlapping shares was fitted to whole times, so it stands in for what disjoint shares do.

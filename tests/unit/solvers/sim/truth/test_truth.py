@@ -291,6 +291,25 @@ def test_a_saturated_v100_throttles_and_an_empty_one_idles() -> None:
     assert board_power_w(V100, [resident("vgg19-trt", 100, 32, busy=0.0)], 1530, 300.0) == V100.idle_w + V100.context_w
 
 
+def test_networks_that_nobody_measured_on_an_h100_are_told_by_others_of_their_software() -> None:
+    h100, a100 = GPUS["h100"], GPUS["a100"]
+    for name, work, host in (("bert-large", 0.038, 0.2), ("vgg19-trt", 0.51, 0.5), ("zebra-large", 0.39, 0.53)):
+        told, base = model_on(h100, name), model_truth(name)
+        assert told.work_ms_sm_per_input == pytest.approx(work * base.work_ms_sm_per_input)
+        assert told.host_ms == pytest.approx(host * base.host_ms)
+    # Tokens one after the other were not measured, and no other type has such factors.
+    assert model_on(h100, "gpt2") == model_truth("gpt2")
+    assert model_on(a100, "vgg19-trt") == model_truth("vgg19-trt")
+
+
+def test_neighbours_that_serve_cost_more_on_an_h100_and_a_graph_is_one_launch() -> None:
+    h100, one, other = GPUS["h100"], resident("bert-base", 50, 16), resident("mobilenet", 50, 16)
+    factor, extra_ms = slowdown(h100, one, 1980, [other])
+    assert factor == pytest.approx(1.22, abs=0.03)
+    assert extra_ms < 0.01
+    assert slowdown(V100, one, 1530, [other])[0] < 1.1
+
+
 TURING = GPUS["rtx-2080ti"]
 
 
