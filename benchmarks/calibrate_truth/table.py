@@ -147,7 +147,7 @@ def own_rows(rows: CsvRows) -> list[str]:
     found = []
     for training_too, pairs in ((False, headroom_pairs(rows)), (True, {})):
         its, without = ([each for each in told if each.beside_training == training_too] for told in (beside, unseen))
-        what = f"{OURS}: slowdown beside one neighbour{' that trains' if training_too else ''} (never seen)"
+        what = f"{OURS}: slowdown beside one neighbour{' that trains' if training_too else ''}"
         modelled, apart = ([each.modelled for each in told] for told in (its, without))
         found.append(pairs_row(what, [each.published for each in its], modelled, pairs, apart))
     watts, without_w = (own.power(rows, gpu) for gpu in (own.GPU, own.UNSEEN))
@@ -157,7 +157,7 @@ def own_rows(rows: CsvRows) -> list[str]:
             for told in (watts, without_w)
         ]
         count = sum(each.captured == captured for each in watts)
-        what = f"{OURS}: board power, {'engines' if captured else 'eager PyTorch'} (never seen)"
+        what = f"{OURS}: board power, {'engines' if captured else 'eager PyTorch'}"
         found.append(f"| {what} | {count} | {off_by[0]:.1f} % ({off_by[1]:.1f} %) | | | |")
     return found
 

@@ -3,9 +3,10 @@
 Fake devices and the simulator obey it: pure functions over plain numbers, standard library only, because agents use it.
 Nothing that plans may import it: planners know profiles and reports. Randomness is handed in as standard normal
 numbers. It does not model L2 partitions, DRAM refresh, thermals or clock ramps. Calibration and its error:
-`solvers.sim.truth.catalogue`. Two busy neighbours slow each other by a factor of 1.05 to 1.15 (training: more); the
-1,200 slowdowns that iGniter's authors measured lie between 1.01 and 1.23, and `benchmarks.calibrate_truth` shows a mean
-error of 0.032 beside 0.036 for always predicting their mean: right in size, hardly right pair by pair.
+`solvers.sim.truth.catalogue`. Two busy neighbours slow each other by a factor of 1.05 to 1.15 (training: more), on an
+H100 by 1.2 to 1.3; the 1,200 slowdowns that iGniter's authors measured lie between 1.01 and 1.23, and
+`benchmarks.calibrate_truth` shows a mean error of 0.032 beside 0.036 for always predicting their mean: right in size,
+hardly right pair by pair.
 """
 
 from __future__ import annotations
