@@ -7,6 +7,7 @@ made by name, and their libraries imported when first asked for.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib import import_module
@@ -76,18 +77,30 @@ class Program:
         return float(max(rows.max(initial=0.0), bounds.max(initial=0.0), 0.0))
 
 
+TIME_S = 60.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """When to stop: by time, by work where the engine counts it, by gap (fraction of the objective). `within`: whether
-    it may solve smaller programmes in a node, whose work is not counted.
+    """When to stop: by time, by work where the engine counts it, by gap (fraction of the objective). Where the work
+    ends first, equal inputs end alike. `within`: whether it may solve smaller programmes in a node, whose work is not
+    counted.
     """
 
-    time_s: float = 60.0
+    time_s: float | None = None
+    """None: a minute, or as long as the counted work takes."""
     work: float | None = None
     gap: float = 0.0
     threads: int = 1
     seed: int = 1
     within: bool = True
+
+    @property
+    def clock_s(self) -> float:
+        """Seconds on the clock; infinite where counted work alone ends it."""
+        if self.time_s is not None:
+            return max(0.0, self.time_s)
+        return math.inf if self.work is not None else TIME_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ that is PuLP's doing and the only such place in the core. Work is counted in nod
 
 from __future__ import annotations
 
+import math
 import re
 import tempfile
 from pathlib import Path
@@ -75,7 +76,7 @@ def _claim(program: Program, limits: Limits, hint: Floats | None) -> LibraryClai
             path=pulp.PULP_CBC_CMD.pulp_cbc_path,
             msg=False,
             logPath=str(log),
-            timeLimit=None if limits.work is not None else max(0.0, limits.time_s),
+            timeLimit=limits.clock_s if limits.clock_s < math.inf else None,
             maxNodes=None if limits.work is None else max(0, int(limits.work)),
             gapRel=limits.gap or None,
             # Even one thread of CBC's own leaves a run idle for ten seconds, once in some hundred; none never does.

@@ -8,6 +8,7 @@ change the question) and columns that neither bounds nor rows keep finite. Work 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -136,9 +137,9 @@ def _set(solver: Any, limits: Limits) -> None:
     chosen.num_workers = max(1, limits.threads)
     chosen.random_seed = limits.seed
     chosen.relative_gap_limit = limits.gap
-    if limits.work is None:
-        chosen.max_time_in_seconds = max(0.0, limits.time_s)
-    else:
+    if limits.clock_s < math.inf:
+        chosen.max_time_in_seconds = limits.clock_s
+    if limits.work is not None:
         chosen.max_deterministic_time = max(0.0, limits.work)
         chosen.interleave_search = limits.threads > 1
 

@@ -1,14 +1,15 @@
 """HiGHS through arrays: linear and mixed-integer programmes, and a linear master that grows by columns.
 
 Nothing is built expression by expression, and no status is called more than HiGHS proved. Work is counted in
-branch-and-bound nodes for integer programmes and in simplex iterations for linear ones; with a work limit the clock is
-left alone, so that equal inputs end alike. `ColumnMaster` is the growing programme of column generation: rows are given
+branch-and-bound nodes for integer programmes and in simplex iterations for linear ones; the clock ends what the work
+does not, for a node may take long. `ColumnMaster` is the growing programme of column generation: rows are given
 once, columns are added and their bounds changed, and every solve starts from the basis of the last one. It answers None
 where HiGHS proved nothing (a limit, an error). Presolve stays off there, because it would throw the basis away.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -97,9 +98,9 @@ def _options(limits: Limits, mixed: bool) -> dict[str, bool | int | float | str]
     if not limits.within:
         names = ("root_reduced_cost", "rins", "feasibility_jump")
         options |= {f"mip_heuristic_run_{name}": False for name in names} | {"mip_allow_restart": False}
-    if limits.work is None:
-        options["time_limit"] = max(0.0, limits.time_s)
-    else:
+    if limits.clock_s < math.inf:
+        options["time_limit"] = limits.clock_s
+    if limits.work is not None:
         options["mip_max_nodes" if mixed else "simplex_iteration_limit"] = max(0, int(limits.work))
     return options
 

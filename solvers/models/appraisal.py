@@ -8,44 +8,25 @@ so that a hundred thousand replicas are judged in seconds.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from solvers.domain.arrays import Floats
 from solvers.domain.grouping import grouped
-from solvers.domain.ids import DeviceId, GpuTypeName, ModelName
+from solvers.domain.ids import DeviceId
 from solvers.domain.plan import Assignment, DeviceSetting
 from solvers.domain.policy import Policy
-from solvers.domain.profile import Interference, Profile
+from solvers.domain.profile import Interference
 from solvers.domain.workload import WorkloadKind
 from solvers.models.serving.token_plans import standing_serving
-from solvers.models.table import Grid, Key, Tables
+from solvers.models.table import ShareReading, Tables
 from solvers.problems.fleet import DeviceClass, Fleet
 from solvers.problems.needs import Need, utilisation_open
-from solvers.problems.patterns import between
 from solvers.problems.promise import Promise, settle
 
-SHARE_DUST = 1e-9
 CLAIM_DUST = 1e-3
 """A claim is above the margin where it is so much above what the margin allows."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShareReading:
-    """One model on one kind of device at one clock and share, by the batches that were measured."""
-
-    batches: list[int]
-    mean_ms: list[float]
-    tail_ms: list[float]
-    memory_mib: list[float]
-
-    def column(self, batch: int) -> int | None:
-        """The first measured batch not below this one."""
-        at = bisect_left(self.batches, batch)
-        return at if at < len(self.batches) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +44,19 @@ class Appraisal:
 
     policy: Policy
     fleet: Fleet
-    profiles: Mapping[Key, Profile]
-    settings: Mapping[DeviceId, DeviceSetting]
     tables: Tables
+    settings: Mapping[DeviceId, DeviceSetting]
     company: dict[DeviceId, DeviceLoad] = field(default_factory=dict)
-    _readings: dict[tuple[Key, int, float], ShareReading | None] = field(default_factory=dict)
 
     @staticmethod
     def of(
         fleet: Fleet,
-        profiles: Mapping[Key, Profile],
+        tables: Tables,
         policy: Policy,
         assignments: Iterable[Assignment],
         settings: Mapping[DeviceId, DeviceSetting],
     ) -> Appraisal:
-        made = Appraisal(policy=policy, fleet=fleet, profiles=profiles, settings=settings, tables=Tables(profiles))
+        made = Appraisal(policy=policy, fleet=fleet, tables=tables, settings=settings)
         there = (item for item in assignments if item.device in fleet.index)
         for device, items in grouped(there, lambda item: item.device).items():
             known = [made._interference(item) for item in items]
@@ -171,9 +150,11 @@ class Appraisal:
         cramped = (need.affinity.dedicated or kind.exclusive) and item.share_pct_sm < 100
         if need.refusal is not None or wrong or not inside or cramped:
             return None
-        reading, slowest = (
-            self._reading(item.model, kind.gpu_type, mhz, item.share_pct_sm * kind.sm_part) for mhz in (clock, low_mhz)
-        )
+        share_pct = item.share_pct_sm * kind.sm_part
+        reading = self.tables.reading(item.model, kind.gpu_type, clock, share_pct)
+        slowest = reading
+        if low_mhz != clock:
+            slowest = self.tables.reading(item.model, kind.gpu_type, low_mhz, share_pct)
         if reading is None or slowest is None:
             return None
         column, widest = reading.column(item.batch), slowest.column(item.envelope.batch_max)
@@ -189,52 +170,8 @@ class Appraisal:
         if item.kind is WorkloadKind.JOB:
             return None
         kind = self._kind(item)
-        profile = self.profiles.get((item.model, kind.gpu_type))
+        profile = self.tables.profiles.get((item.model, kind.gpu_type))
         return None if profile is None else profile.pressing(kind.unlimited)
 
     def _pressure(self, item: Assignment, known: Interference) -> float:
         return known.pressure_at(max(0.0, item.share_pct_sm * self._kind(item).sm_part))
-
-    def _reading(
-        self, model: ModelName, gpu_type: GpuTypeName, clock_mhz: int, share_of_gpu_pct: float
-    ) -> ShareReading | None:
-        asked = ((model, gpu_type), clock_mhz, share_of_gpu_pct)
-        if asked not in self._readings:
-            grid = self.tables.grid_at(model, gpu_type, clock_mhz)
-            self._readings[asked] = None if grid is None else _read(grid, share_of_gpu_pct)
-        return self._readings[asked]
-
-
-def _read(grid: Grid, share_pct: float) -> ShareReading | None:
-    if grid.measured.all():
-        high = int(np.searchsorted(grid.shares_pct, share_pct - SHARE_DUST))
-        at = min(high, len(grid.shares_pct) - 1)
-        if high == 0 and grid.shares_pct[0] > share_pct + SHARE_DUST:
-            return None
-        low = max(0, at - 1)
-        span = float(grid.shares_pct[at] - grid.shares_pct[low])
-        weight = min(1.0, (share_pct - float(grid.shares_pct[low])) / span) if span > 0 else 1.0
-        mean, tail = (between(cells[low], cells[at], weight) for cells in (grid.latency_ms_mean, grid.latency_ms_tail))
-        columns = np.arange(len(grid.batches))
-    else:
-        mean, tail = (_by_batch(grid, cells, share_pct) for cells in (grid.latency_ms_mean, grid.latency_ms_tail))
-        columns = np.flatnonzero(np.isfinite(mean))
-        if not len(columns):
-            return None
-    return ShareReading(
-        batches=grid.batches[columns].tolist(),
-        mean_ms=mean[columns].tolist(),
-        tail_ms=tail[columns].tolist(),
-        memory_mib=grid.memory_mib[columns].tolist(),
-    )
-
-
-def _by_batch(grid: Grid, cells: Floats, share_pct: float) -> Floats:
-    """Each batch by its own measured shares; infinite where none is low enough."""
-    found = np.full(len(grid.batches), np.inf)
-    for column in range(len(grid.batches)):
-        rows = np.flatnonzero(grid.measured[:, column])
-        if len(rows) and grid.shares_pct[rows[0]] <= share_pct + SHARE_DUST:
-            # The rate is read between the shares: see `patterns.between`.
-            found[column] = 1 / np.interp(share_pct, grid.shares_pct[rows], 1 / cells[rows, column])
-    return found

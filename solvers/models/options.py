@@ -11,6 +11,7 @@ read by `token_options`.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import EllipsisType
 
@@ -62,25 +63,26 @@ class Beliefs:
     """Tables of a snapshot, built when first asked for."""
 
     policy: Policy
-    profiles: dict[Key, Profile]
+    tables: Tables
     classes: list[DeviceClass]
-    _tables: Tables
     neighbours: int = NEIGHBOURS_BORNE
     """Of any model: as many a replica is planned to bear where shares are not limited."""
 
     @staticmethod
     def of(snapshot: Snapshot, classes: list[DeviceClass], neighbours: int = NEIGHBOURS_BORNE) -> Beliefs:
-        profiles = snapshot.profiles_by_key()
         return Beliefs(
             policy=snapshot.policy,
-            profiles=profiles,
+            tables=Tables.of(snapshot.profiles),
             classes=classes,
-            _tables=Tables(profiles),
             neighbours=neighbours,
         )
 
+    @property
+    def profiles(self) -> Mapping[Key, Profile]:
+        return self.tables.profiles
+
     def grid(self, model: ModelName, device_class: DeviceClass) -> Grid | None:
-        return self._tables.grid_at(model, device_class.gpu_type, device_class.clock_mhz_sm)
+        return self.tables.grid_at(model, device_class.gpu_type, device_class.clock_mhz_sm)
 
     def factor(self, need: Need, device_class: DeviceClass) -> float:
         """How many times its latency alone a replica of the need is planned with."""
@@ -94,7 +96,7 @@ class Beliefs:
             return margin if known is None else max(margin, 1 + known.sensitivity * PRESSURE_BORNE)
         if known is None:
             return margin * (1 + self.neighbours) if self.neighbours else 1.0
-        kin = (item.unlimited for key, item in self.profiles.items() if key[1] == device_class.gpu_type)
+        kin = (item.unlimited for key, item in self.tables.profiles.items() if key[1] == device_class.gpu_type)
         worst = max((item.pressure_at(100 * device_class.sm_part) for item in kin if item is not None), default=0.0)
         return 1 + known.sensitivity * worst * self.neighbours
 
@@ -153,7 +155,7 @@ class Beliefs:
         if grid is None or standing.model != need.model or not open_to or (alone and standing.share_pct_sm < 100):
             return None
         if low_mhz < device_class.clock_mhz_sm:
-            slower = self._tables.grid_at(need.model, device_class.gpu_type, low_mhz)
+            slower = self.tables.grid_at(need.model, device_class.gpu_type, low_mhz)
             widest = replace(standing, batch=standing.envelope.batch_max)
             if slower is None or self._assess_in(need, class_index, widest, slower) is None:
                 return None

@@ -11,6 +11,7 @@ is marked, whatever stands in it.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -20,9 +21,11 @@ import numpy as np
 from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import Profile, ProfileGrid, ProfilePoint
+from solvers.problems.patterns import between
 from solvers.problems.promise import PromiseOutcome
 
 Key = tuple[ModelName, GpuTypeName]
+SHARE_DUST = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,14 +223,43 @@ def _careful(cells: Floats, measured: Flags) -> Floats:
     return np.where(measured, rise(np.where(measured, cells, -np.inf)), -np.inf)
 
 
+@dataclass(frozen=True, slots=True)
+class ShareReading:
+    """One model on one kind of device at one clock and share, by the batches that were measured."""
+
+    batches: list[int]
+    mean_ms: list[float]
+    tail_ms: list[float]
+    memory_mib: list[float]
+
+    def column(self, batch: int) -> int | None:
+        """The first measured batch not below this one."""
+        at = bisect_left(self.batches, batch)
+        return at if at < len(self.batches) else None
+
+
 @dataclass(slots=True)
 class Tables:
     """Tables of a snapshot's profiles, made when first asked for: grids through stacks, listed profiles one by one."""
 
     profiles: Mapping[Key, Profile]
+    readings: dict[tuple[Key, int, float], ShareReading | None] = field(default_factory=dict)
     _listed: dict[Key, tuple[Grid, ...]] = field(default_factory=dict)
     _stacked: dict[Key, tuple[Stack, int]] | None = None
     _grids: dict[tuple[Key, int], Grid | None] = field(default_factory=dict)
+
+    @staticmethod
+    def of(profiles: tuple[Profile, ...]) -> Tables:
+        """The same as long as the very same profiles are asked about: a cycle judges many plans by one picture."""
+        return _latest(profiles)
+
+    def reading(self, model: ModelName, gpu_type: GpuTypeName, clock_mhz: int, share_pct: float) -> ShareReading | None:
+        """At a clock and a share of the whole GPU; None where nothing is known."""
+        asked = (model, gpu_type), clock_mhz, share_pct
+        if asked not in self.readings:
+            grid = self.grid_at(model, gpu_type, clock_mhz)
+            self.readings[asked] = None if grid is None else _read(grid, share_pct)
+        return self.readings[asked]
 
     def grid_at(self, model: ModelName, gpu_type: GpuTypeName, clock_mhz: int) -> Grid | None:
         """What is known of a model on a GPU type at the highest measured clock that is not above this one: never faster
@@ -254,3 +286,54 @@ class Tables:
         stack, row = self._stacked[profile.model, profile.gpu_type]
         layers = np.flatnonzero((stack.clocks_mhz <= clock_mhz) & stack.measured[row].any(axis=(1, 2)))
         return grid_of(stack, row, int(layers[-1])) if len(layers) else None
+
+
+def _read(grid: Grid, share_pct: float) -> ShareReading | None:
+    if grid.measured.all():
+        high = int(np.searchsorted(grid.shares_pct, share_pct - SHARE_DUST))
+        at = min(high, len(grid.shares_pct) - 1)
+        if high == 0 and grid.shares_pct[0] > share_pct + SHARE_DUST:
+            return None
+        low = max(0, at - 1)
+        span = float(grid.shares_pct[at] - grid.shares_pct[low])
+        weight = min(1.0, (share_pct - float(grid.shares_pct[low])) / span) if span > 0 else 1.0
+        mean, tail = (between(cells[low], cells[at], weight) for cells in (grid.latency_ms_mean, grid.latency_ms_tail))
+        columns = np.arange(len(grid.batches))
+    else:
+        mean, tail = (_by_batch(grid, cells, share_pct) for cells in (grid.latency_ms_mean, grid.latency_ms_tail))
+        columns = np.flatnonzero(np.isfinite(mean))
+        if not len(columns):
+            return None
+    return ShareReading(
+        batches=grid.batches[columns].tolist(),
+        mean_ms=mean[columns].tolist(),
+        tail_ms=tail[columns].tolist(),
+        memory_mib=grid.memory_mib[columns].tolist(),
+    )
+
+
+def _by_batch(grid: Grid, cells: Floats, share_pct: float) -> Floats:
+    """Each batch by its own measured shares; infinite where none is low enough."""
+    found = np.full(len(grid.batches), np.inf)
+    for column in range(len(grid.batches)):
+        rows = np.flatnonzero(grid.measured[:, column])
+        if len(rows) and grid.shares_pct[rows[0]] <= share_pct + SHARE_DUST:
+            # The rate is read between the shares: see `patterns.between`.
+            found[column] = 1 / np.interp(share_pct, grid.shares_pct[rows], 1 / cells[rows, column])
+    return found
+
+
+class _Latest:
+    """Values are immutable, so the very same profiles have the same tables."""
+
+    def __init__(self) -> None:
+        self._found: tuple[tuple[Profile, ...], Tables] = (), Tables({})
+
+    def __call__(self, profiles: tuple[Profile, ...]) -> Tables:
+        found = self._found
+        if found[0] is not profiles:
+            found = self._found = profiles, Tables({(item.model, item.gpu_type): item for item in profiles})
+        return found[1]
+
+
+_latest = _Latest()

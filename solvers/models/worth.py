@@ -53,6 +53,7 @@ from solvers.domain.profile import Profile
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import TrainingJob, WorkloadKind
 from solvers.models.appraisal import Appraisal
+from solvers.models.table import Tables
 from solvers.problems.fleet import Fleet, open_fleet, silent_nodes
 from solvers.problems.jobs import job_worth, must_run
 from solvers.problems.needs import Need, iterations_per_s, needs_of, pinned_assignments
@@ -129,7 +130,7 @@ def worth_of(
     whole = snapshot.with_offers()
     held = pinned_settings(whole, movable) | {item.device: item for item in settings}
     fleet = open_fleet(whole, held)
-    appraisal = Appraisal.of(fleet, whole.profiles_by_key(), whole.policy, assignments, held)
+    appraisal = Appraisal.of(fleet, Tables.of(whole.profiles), whole.policy, assignments, held)
     by_workload = grouped(assignments, lambda item: item.workload)
     unserved = risk = full_rps = waiting_usd = 0.0
     shortages: list[Shortage] = []

@@ -86,7 +86,7 @@ class Case:
             held=held,
             pinned=pinned,
             standing=standing,
-            appraisal=Appraisal.of(fleet, beliefs.profiles, snapshot.policy, snapshot.target.assignments, held),
+            appraisal=Appraisal.of(fleet, beliefs.tables, snapshot.policy, snapshot.target.assignments, held),
             menus=menus,
         )
 

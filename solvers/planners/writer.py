@@ -42,11 +42,15 @@ class Basis:
 
     profiles: dict[tuple[ModelName, GpuTypeName], Profile]
 
-    def facts(
-        self, model: ModelName, gpu_type: GpuTypeName, share_of_gpu_pct: float, batch: int, clock_mhz: int
-    ) -> tuple[Fact, ...]:
-        """Origin and source of what judged a configuration, if it was believed."""
-        profile = self.profiles.get((model, gpu_type))
+    def told(self, made: PlannedReplica, gpu_type: GpuTypeName, sm_part: float) -> tuple[Fact, ...]:
+        """What a service's or a task's replica rests on: origin and source of what judged its configuration, if it was
+        believed. `sm_part`: of its GPU, the part that its device has.
+        """
+        if made.need.kind is WorkloadKind.JOB:
+            return ()
+        if made.need.tokens is not None:
+            return token_facts(made.need, made.model, gpu_type, made.batch, made.capacity_rps)
+        profile = self.profiles.get((made.model, gpu_type))
         if profile is None:
             return ()
         if profile.grid is not None:
@@ -54,9 +58,9 @@ class Basis:
         points = [
             point
             for point in profile.points
-            if point.batch == batch
-            and point.share_pct_sm <= share_of_gpu_pct + 1e-9
-            and point.clock_mhz_sm <= clock_mhz
+            if point.batch == made.batch
+            and point.share_pct_sm <= made.share_pct * sm_part + 1e-9
+            and point.clock_mhz_sm <= made.clock_mhz
             and not point.neighbours
         ]
         judged = max(points, key=lambda point: (point.clock_mhz_sm, point.share_pct_sm), default=None)
@@ -357,8 +361,7 @@ def _serving(
     settled: Settled, placed: Placed, option: Option, basis: Basis, alternatives: tuple[Reason, ...]
 ) -> PlannedReplica:
     need, device = settled.need, placed.seat.device
-    share_of_gpu_pct = option.share_pct * settled.fleet.class_at(device).sm_part
-    key = need.model, option.gpu_type
+    made = replica_of(need, option, settled.fleet.devices[device].id)
     facts = (
         Fact(name="usd_per_h", value=round(option.usd_per_h, 6)),
         Fact(name="latency_ms", value=rounded_ms(option.latency_ms)),
@@ -367,15 +370,10 @@ def _serving(
         Fact(name="batch", value=float(option.batch)),
         Fact(name="replicas", value=float(len(settled.placed))),
         Fact(name="rate_rps", value=round(need.rate_rps, 4)),
-        *(
-            token_facts(need, *key, option.batch, option.capacity_rps)
-            if need.tokens is not None
-            else basis.facts(*key, share_of_gpu_pct, option.batch, option.clock_mhz_sm)
-        ),
+        *basis.told(made, option.gpu_type, settled.fleet.class_at(device).sm_part),
     )
     code = ReasonCode.KEPT_STANDING if placed.standing is not None else ReasonCode.CHEAPEST_FEASIBLE
     chosen = Reason(code=code, subject=option.gpu_type, facts=facts)
-    made = replica_of(need, option, settled.fleet.devices[device].id)
     return replace(made, standing=placed.standing, reasons=(chosen, *alternatives))
 
 

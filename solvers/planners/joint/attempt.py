@@ -257,8 +257,6 @@ FIRST_MOMENT_S = 1.0
 """At most, where our own plan leaves somebody short and there is no time for another one."""
 FIRST_S_PER_WORKLOAD, FIRST_S_PER_PAIR = 0.004, 1.4e-6
 """Of workload and device."""
-COUNTING_PART = 0.3
-"""Of the deadline, where every replica takes a whole device."""
 RESERVE_S, RESERVE_S_PER_DEVICE, RESERVE_S_PER_WORKLOAD = 0.05, 0.0003, 0.0003
 """What seating, writing and bounding take."""
 WRITING_PART = 0.5
@@ -340,11 +338,6 @@ class Attempt:
         """Of how many short workloads there is time to tell what would have to give; None: no time for anything."""
         spare_s = self.clock.left_s - self._explain_s()
         return None if spare_s < 0 else min(SHORT_MAX, int(spare_s / self.clock.crowding / EXPLAIN_S_PER_SHORT))
-
-    def counting_deadline(self) -> Deadline:
-        """What counting may take, where the problem is a matter of counting."""
-        budget = self.request.budget
-        return Deadline(COUNTING_PART * min(self.clock.left_s, budget.deadline_s), budget.work_units)
 
     @cached_property
     def terms(self) -> Terms:

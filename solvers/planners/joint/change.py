@@ -97,7 +97,7 @@ def solved(search: JointSearch, request: PlanRequest, reading: Reading, state: b
     mended = asked and opened and len(standing) > GROUPS_MAX and search.mended is not None and search.mended()
     if asked and not mended:
         left = NEAR_UNITS if deadline.work_units is None else int(deadline.left_part * deadline.work_units)
-        few = Deadline(deadline.time_left_s, max(1, min(NEAR_UNITS, left)))
+        few = Deadline(REACH_PART * deadline.time_left_s, max(1, min(NEAR_UNITS, left)))
         near = reached(problem, standing, order.warm[:FRESH_MAX], terms, few)
         if near.short:
             # What is missing may be held by whoever does not change at once: a device, a quota, a cap.

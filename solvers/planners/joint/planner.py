@@ -28,7 +28,7 @@ from solvers.models.worth import Step, aim_of, worth_acting, worth_of
 from solvers.planners import registry
 from solvers.planners.base import IncumbentTaker, PlannerSpec, PlanRequest, Recalling, Thought, hand_over
 from solvers.planners.joint.attempt import NOTHING, SPEC, Attempt, affords_first, remember
-from solvers.planners.joint.certificate import Certificate, served_rps
+from solvers.planners.joint.certificate import Certificate, Loosened, served_rps
 from solvers.planners.joint.change import JointSearch, Solve, Solved, solved
 from solvers.planners.joint.explain.explaining import explained
 from solvers.planners.joint.reading.formulation import Reading, read
@@ -46,6 +46,8 @@ ANSWERING_PART = 0.93
 """Of the deadline: then the answer begins to be handed over."""
 LEFT_PART = 0.05
 """Of a search's budget: with less than this left it did not end by itself."""
+COUNTING_PART = 0.3
+"""Of the deadline, where every replica takes a whole device."""
 ADVANCE_GAIN, ADVANCE_LEAP = 0.005, 0.05
 ADVANCE_PAUSE = 8.0
 """A layout is seated and handed over on the way where it is cheaper by this part, and this many times as long has
@@ -106,7 +108,8 @@ class Joint(Recalling):
     def _improve(self, attempt: Attempt, state: bytes, reporter: Reporter) -> Thought:
         request, reading = attempt.request, attempt.reading
         gap = request.snapshot.policy.gap_pct_target / 100
-        whole, deadline = counted(reading.problem, attempt.counting_deadline(), gap), attempt.solve_deadline()
+        counting = Deadline(COUNTING_PART * attempt.clock.left_s, request.budget.work_units)
+        whole, deadline = counted(reading.problem, counting, gap), attempt.solve_deadline()
         advance = Advance(attempt=attempt, reporter=reporter, with_first=partial(self._with_first, reporter=reporter))
         advance.begin()
         if deadline.late:
@@ -205,6 +208,7 @@ class Advance:
         if self.best is not None and attempt.hurried:
             return
         plan = attempt.written(seat(attempt.floor, layout, attempt.terms))
+        plan = replace(plan, bound_usd_per_h=solved_usd(attempt.reading, plan, layout) or None)
         if self.best is None and plan.unplaced and attempt.hurried:
             # There is no time for a better one of our own, but greed may serve who is short.
             self.attempt = self.with_first(attempt, urged=True)
@@ -300,21 +304,26 @@ def seats_of(attempt: Attempt, found: Found) -> Seats:
 
 
 def bounded(found: Found, plan: Plan) -> Plan:
-    """The plan with the best of what prices, the solve and counting proved; the latter two hold for plans that serve
-    everybody, where nothing is pinned. Theirs counts what jobs do not earn, which is no part of a plan's cost.
-    """
-    bound, loose, cost = found.certificate.bound(plan), found.certificate.problem, plan.objective.cost_usd_per_h
-    works, short = loose.problem.workloads, {item.workload for item in plan.unplaced}
-    proven = [item.bound_usd_per_h or 0.0 for item in (found.solved.found, found.counted) if item is not None]
-    if any(proven) and not loose.pinned and short.isdisjoint(item.id for item in works if not item.may_wait):
-        served = served_rps(plan)
-        if all(item.may_wait or served[item.id] >= item.rate_rps * (1 - DUST) for item in works):
-            parts = ((item, min(1.0, served[item.id] / item.rate_rps)) for item in works if item.may_wait)
-            waiting_usd = sum((item.unserved_usd * (1 - part) for item, part in parts), start=0.0)
-            usd_per_h = [usd - waiting_usd for usd in proven]
-            bound = max([bound, *(min(usd, cost) for usd in usd_per_h if usd <= cost * (1 + DUST))])
+    """The plan with the best of what prices, the solve and counting proved."""
+    proven = [item for item in (found.solved.found, found.counted) if item is not None]
+    about = found.certificate.problem
+    bound = max(found.certificate.bound(plan), *(solved_usd(about, plan, item) for item in proven))
     toward = plan.toward and replace(plan.toward, bound_usd_per_h=bounded(found, plan.arrived).bound_usd_per_h)
     return replace(plan, bound_usd_per_h=bound, toward=toward)
+
+
+def solved_usd(about: Reading | Loosened, plan: Plan, layout: Layout) -> float:
+    """What a solve's bound says of a plan: that holds for plans that serve everybody, where nothing is pinned. It
+    counts what jobs do not earn, which is no part of a plan's cost.
+    """
+    works, short, served = about.problem.workloads, {item.workload for item in plan.unplaced}, served_rps(plan)
+    all_of = {item.id: item.id not in short and served[item.id] >= item.rate_rps * (1 - DUST) for item in works}
+    if layout.bound_usd_per_h is None or about.pinned or not all(item.may_wait or all_of[item.id] for item in works):
+        return 0.0
+    parts = ((item, min(1.0, served[item.id] / item.rate_rps)) for item in works if item.may_wait)
+    usd = layout.bound_usd_per_h - sum((item.unserved_usd * (1 - part) for item, part in parts), start=0.0)
+    cost = plan.objective.cost_usd_per_h
+    return min(usd, cost) if usd <= cost * (1 + DUST) else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -275,7 +275,7 @@ def pursued(reading: Reading, cheapest: Layout, deadline: Deadline) -> Layout | 
     sheet = _Sheet(problem, found.take(rows), most, worth)
     fixed = np.concatenate([found.fixed, np.ones(len(stays), dtype=bool)])
     chosen = _promising(sheet, fixed, pool, deadline)
-    limits = Limits(time_s=deadline.left_s, work=NODES, gap=GAP)
+    limits = Limits(time_s=deadline.time_left_s, work=NODES, gap=GAP)
     answer = create(ENGINE).solve(sheet.program(chosen, integer=True), limits)
     if answer.values is None:
         return None

@@ -23,10 +23,9 @@ from solvers.domain.evidence import Fact, Reason, ReasonCode
 from solvers.domain.ids import WorkloadId
 from solvers.domain.plan import Assignment, Envelope, Plan, Unplaced
 from solvers.domain.workload import WorkloadKind
-from solvers.models.serving.token_plans import token_facts
 from solvers.planners.base import PlannerSpec, PlanRequest
 from solvers.planners.joint.reading.formulation import Reading, Stands
-from solvers.planners.joint.seat.seats import DUST, NO_DOMAIN, Seats
+from solvers.planners.joint.seat.seats import DUST, Seats
 from solvers.planners.writer import (
     BUDGET_FACTS,
     QUOTA_FACTS,
@@ -88,52 +87,48 @@ def _replicas(seated: Seated) -> Iterator[PlannedReplica]:
         for member in batches.members(device, standing, governed=_governed(seated, device)):
             found[problem.workloads[member.read.workload].id].append((device, member))
     needs, basis = {need.workload: need for need in reading.needs}, Basis(reading.snapshot.profiles_by_key())
+    alike = dict[tuple[int, int, bool, float], tuple[Reason, ...]]()
     for workload, members in sorted(found.items()):
-        need, is_job = needs[workload], needs[workload].kind is WorkloadKind.JOB
         for device, item in members:
-            pattern, read, column = seated.seats.patterns[device], item.read, item.column
+            pattern, name, read, column = seated.seats.patterns[device], floor.names[device], item.read, item.column
             assert pattern is not None
-            pool, clock = problem.pools[int(floor.pool_of[device])], int(problem.kind_clock_mhz[pattern.kind])
-            latency_ms, capacity_rps = float(read.latency_ms[column]), float(read.rate_rps[column])
-            model, batch = problem.variants[read.variant].model, int(problem.batches[column])
-            facts = [
-                Fact(name="usd_per_h", value=round(pool.usd_per_h * read.share_pct / 100, 6)),
-                Fact(name="share_pct_sm", value=float(read.share_pct)),
-                Fact(name="clock_mhz_sm", value=float(clock)),
-            ]
-            if is_job:
-                facts.append(Fact(name="iterations_per_s", value=rounded_rps(capacity_rps)))
-            else:
-                sm_part = reading.fleet.class_at(reading.fleet.index[floor.names[device]]).sm_part
-                facts += [
-                    Fact(name="latency_ms", value=rounded_ms(latency_ms)),
-                    Fact(name="capacity_rps", value=rounded_rps(capacity_rps)),
-                    Fact(name="batch", value=float(batch)),
-                    Fact(name="replicas", value=float(len(members))),
-                    Fact(name="rate_rps", value=round(need.rate_rps, 4)),
-                    *(
-                        basis.facts(model, pool.gpu_type, read.share_pct * sm_part, batch, clock)
-                        if need.tokens is None
-                        else token_facts(need, model, pool.gpu_type, batch, capacity_rps)
-                    ),
-                ]
-            fresh = ReasonCode.FILLS_SPARE_SHARE if is_job else ReasonCode.CHEAPEST_FEASIBLE
-            code = fresh if item.standing is None else ReasonCode.KEPT_STANDING
-            yield PlannedReplica(
-                need=need,
-                device=floor.names[device],
-                model=model,
+            pool, kind = problem.pools[int(floor.pool_of[device])], reading.fleet.class_at(reading.fleet.index[name])
+            made = PlannedReplica(
+                need=needs[workload],
+                device=name,
+                model=problem.variants[read.variant].model,
                 share_pct=read.share_pct,
                 memory_mib=int(item.limit_mib),
-                batch=batch,
+                batch=int(problem.batches[column]),
                 envelope=item.envelope,
-                clock_mhz=clock,
-                latency_ms=latency_ms,
-                capacity_rps=capacity_rps,
+                clock_mhz=int(problem.kind_clock_mhz[pattern.kind]),
+                latency_ms=float(read.latency_ms[column]),
+                capacity_rps=float(read.rate_rps[column]),
                 power_w=float(read.power_w[column]),
                 standing=item.standing,
-                reasons=(Reason(code=code, subject=pool.gpu_type, facts=tuple(facts)),),
             )
+            key = id(read), column, item.standing is None, kind.sm_part
+            if key not in alike:
+                facts = (*_facts(made, pool.usd_per_h, len(members)), *basis.told(made, pool.gpu_type, kind.sm_part))
+                job = made.need.kind is WorkloadKind.JOB
+                fresh = ReasonCode.FILLS_SPARE_SHARE if job else ReasonCode.CHEAPEST_FEASIBLE
+                code = fresh if item.standing is None else ReasonCode.KEPT_STANDING
+                alike[key] = (Reason(code=code, subject=pool.gpu_type, facts=facts),)
+            yield replace(made, reasons=alike[key])
+
+
+def _facts(made: PlannedReplica, usd_per_h: float, replicas: int) -> Iterator[Fact]:
+    yield Fact(name="usd_per_h", value=round(usd_per_h * made.share_pct / 100, 6))
+    yield Fact(name="share_pct_sm", value=float(made.share_pct))
+    yield Fact(name="clock_mhz_sm", value=float(made.clock_mhz))
+    if made.need.kind is WorkloadKind.JOB:
+        yield Fact(name="iterations_per_s", value=rounded_rps(made.capacity_rps))
+        return
+    yield Fact(name="latency_ms", value=rounded_ms(made.latency_ms or 0.0))
+    yield Fact(name="capacity_rps", value=rounded_rps(made.capacity_rps))
+    yield Fact(name="batch", value=float(made.batch))
+    yield Fact(name="replicas", value=float(replicas))
+    yield Fact(name="rate_rps", value=round(made.need.rate_rps, 4))
 
 
 def _governed(seated: Seated, device: int) -> bool:
@@ -142,7 +137,7 @@ def _governed(seated: Seated, device: int) -> bool:
     if pattern is None or not floor.problem.pools[int(floor.pool_of[device])].capped:
         return False
     inside = {floor.problem.workloads[number].id for number in floor.problem.variant_workload[list(pattern.variants)]}
-    return bool((floor.domain_of[device] == NO_DOMAIN).all()) and inside <= seated.reading.open_ended
+    return not floor.domains[device] and inside <= seated.reading.open_ended
 
 
 def _unplaced(seated: Seated, staying: Sequence[Assignment], replicas: Sequence[PlannedReplica]) -> Iterator[Unplaced]:
@@ -260,12 +255,16 @@ class Batches:
         reads = _reads(self._problem, list(unlike.values()), [item.kind for item in unlike.values()])
         self._reads = dict(zip(unlike, reads, strict=True))
         """By pattern: many devices have the same."""
+        self._fresh = dict[Pattern, list[Member]]()
+        """By pattern, on devices where nothing stands."""
 
     def members(self, device: int, standing: Sequence[Stands], *, governed: bool = False) -> list[Member]:
         """The replicas of one device. `standing`: what stands on it; `governed`: whether its clock is open."""
         pattern = self._seats.patterns[device]
         if pattern is None:
             return []
+        if not (standing or governed) and pattern in self._fresh:
+            return self._fresh[pattern]
         chosen = self._chosen(pattern, standing)
         self._fit_limits(pattern, chosen)
         self._widen_limits(device, chosen, standing)
@@ -289,6 +288,8 @@ class Batches:
             )
             if item.standing is not None:
                 item.envelope = _as_it_stands(item.envelope, int(batches[item.column]), item.standing.envelope)
+        if not (standing or governed):
+            self._fresh[pattern] = chosen
         return chosen
 
     def _chosen(self, pattern: Pattern, standing: Sequence[Stands]) -> list[Member]:

@@ -49,14 +49,7 @@ YIELD_MAX = 4
 """So many workloads of lower priority are asked whether they could yield."""
 FULLY = 1e-6
 _EVERYTHING = frozenset(
-    {
-        Resource.GPU,
-        Resource.POWER_W,
-        Resource.QUOTA_GPU,
-        Resource.BUDGET_USD,
-        Resource.REPLICA,
-        Resource.GPU_TYPE,
-    }
+    (Resource.GPU, Resource.POWER_W, Resource.QUOTA_GPU, Resource.BUDGET_USD, Resource.REPLICA, Resource.GPU_TYPE)
 )
 
 
@@ -64,23 +57,18 @@ def explained(reading: Reading, layout: Layout, plan: Plan, most: int = SHORT_MA
     """Prices, candidates and relaxations of a plan, of so many short workloads at most."""
     problem = reading.problem
     candidates, left_out = candidates_of(reading, plan, layout.prices)
-    facts = []
-    if left_out:
-        facts.append(Fact(name="workloads_without_candidates", value=float(left_out)))
+    numbers = {"workloads_without_candidates": left_out}
     if layout.prices is not None:
-        asked = np.array([work.rate_least_rps > 0 for work in problem.workloads], dtype=bool)
-        at = asked & (layout.prices.demand_usd >= AT_UNSERVED_PART * problem.unserved_usd)
-        if at.any():
-            # Prices then carry what unserved demand counts, which is far above any money.
-            facts.append(Fact(name="workloads_priced_as_unserved", value=float(at.sum())))
+        # Their prices carry what unserved demand counts, which is far above any money.
+        at = layout.prices.demand_usd >= AT_UNSERVED_PART * problem.unserved_usd
+        numbers["workloads_priced_as_unserved"] = int((at & (problem.least_rps > 0)).sum())
     short = sum(gap.kind is not WorkloadKind.JOB for gap in plan.unplaced)
-    if short > most:
-        facts.append(Fact(name="workloads_short_unexplained", value=float(short - most)))
+    numbers["workloads_short_unexplained"] = max(0, short - most)
     return Insight(
         prices=prices_of(problem, layout),
         candidates=candidates,
         relaxations=relaxations_of(reading, plan, most),
-        facts=tuple(facts),
+        facts=tuple(Fact(name=name, value=float(number)) for name, number in numbers.items() if number),
     )
 
 

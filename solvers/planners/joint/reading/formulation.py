@@ -24,6 +24,7 @@ from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import TrainingJob, WorkloadKind
 from solvers.models.appraisal import Appraisal
 from solvers.models.serving.token_plans import SEQUENCES, token_miss
+from solvers.models.table import Tables
 from solvers.models.worth import pinned_settings
 from solvers.planners.joint.reading.pools import Pools, pools_of, with_rests
 from solvers.planners.joint.reading.tables import Arrays, Axes, Colocation, Layer, Table, clocks_of, fill, layers_of
@@ -95,7 +96,7 @@ def read(snapshot: Snapshot, movable: tuple[WorkloadId, ...]) -> Reading:
     pools = pools_of(picture, fleet, staying.devices, by_failure_domain=spread)
     stays, asked = (*staying.pinned, *staying.kept), {need.workload: need for need in needs}
     settings = {item.device: item for item in picture.target.settings}
-    appraisal = Appraisal.of(fleet, picture.profiles_by_key(), picture.policy, stays, settings)
+    appraisal = Appraisal.of(fleet, Tables.of(picture.profiles), picture.policy, stays, settings)
     pools = with_rests(picture, appraisal, pools, stays, [item.need for item in staying.left])
     problem, refusals = assemble(picture, fleet, pools, staying.left)
     standing = _standing(picture, pools, problem, set(movable), {item.replica for item in stays})

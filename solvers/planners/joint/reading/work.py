@@ -36,6 +36,7 @@ from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import AntiAffinity, ModelVariant, TrainingJob, WorkloadKind
 from solvers.models.appraisal import Appraisal
 from solvers.models.serving.token_plans import TokenPromise, choices
+from solvers.models.table import Tables
 from solvers.planners.joint.reading.pools import Pools
 from solvers.planners.joint.reading.tables import Arrays, Table
 from solvers.planners.seating import standing_seat
@@ -301,7 +302,7 @@ class _Books:
         settings = {item.device: item for item in picture.target.settings}
         self.fleet = fleet
         self.appraisal = Appraisal.of(
-            fleet, picture.profiles_by_key(), picture.policy, picture.target.assignments, settings
+            fleet, Tables.of(picture.profiles), picture.policy, picture.target.assignments, settings
         )
         self.dedicated: set[str] = {item.id for item in picture.services if item.affinity.dedicated}
 

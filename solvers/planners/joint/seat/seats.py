@@ -9,6 +9,7 @@ power, memory, the other workloads' rates, budgets and quotas bear a move that g
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -65,6 +66,11 @@ class Floor:
     def judge(self) -> Judge:
         """For judging many patterns at once."""
         return Judge(self.problem)
+
+    @cached_property
+    def domains(self) -> list[tuple[int, ...]]:
+        """By device, the power domains that it is in."""
+        return [tuple(number for number in row if number != NO_DOMAIN) for row in self.domain_of.tolist()]
 
     def least_alone(self, workload: int) -> tuple[float, float]:
         """$/h and GPUs of the smallest replica that a workload could have anywhere; infinite where it has none."""
@@ -217,9 +223,8 @@ class Seats:
         if pattern is None:
             return
         problem = self.floor.problem
-        for domain in self.floor.domain_of[device]:
-            if domain != NO_DOMAIN:
-                self.left_w[domain] -= sign * self.floor.dynamic_w(pattern)
+        for domain in self.floor.domains[device]:
+            self.left_w[domain] -= sign * self.floor.dynamic_w(pattern)
         for variant, capacity in zip(pattern.variants, pattern.capacity_rps, strict=True):
             workload = problem.variants[variant].workload
             self.served_rps[workload] += sign * capacity
@@ -231,7 +236,7 @@ class Seats:
 
     def left_at(self, device: int) -> float:
         """What a device's power domains leave."""
-        return float(self.lefts_at(np.array([device]))[0])
+        return min((float(self.left_w[domain]) for domain in self.floor.domains[device]), default=math.inf)
 
     def lefts_at(self, devices: Whole) -> Floats:
         return np.asarray(np.append(self.left_w, np.inf)[self.floor.domain_of[devices]].min(axis=1))

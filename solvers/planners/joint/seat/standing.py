@@ -17,6 +17,7 @@ from itertools import count
 import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
+from solvers.domain.grouping import grouped
 from solvers.domain.ids import DeviceId
 from solvers.planners.joint.seat.seats import (
     DUST,
@@ -40,9 +41,9 @@ PAIRS_MAX = 400
 
 def ended(seats: Seats, device: int, pattern: Pattern | None) -> tuple[Held, ...]:
     """Standing replicas of a device that end before their replacements are ready if it is to carry this."""
-    if pattern is None:
+    going, problem = () if pattern is None else seats.turnover(device, pattern).ends, seats.floor.problem
+    if pattern is None or not going:
         return ()
-    going, problem = seats.turnover(device, pattern).ends, seats.floor.problem
     pool = problem.pools[int(seats.floor.pool_of[device])]
     memory_mib = sum(pattern.memory_mib) + sum(item.memory_mib for item in going)
     alone = pool.clients == 1 or any(item.alone for item in going) or problem.dedicated[list(pattern.variants)].any()
@@ -101,20 +102,26 @@ def make_before_break(seats: Seats, jobs: Collection[int] = ()) -> None:
     """Contents that would interrupt go where nothing stands and nothing is planned but these jobs, if power allows:
     jobs are seated last, wherever there is room then.
     """
-    owners = seats.floor.problem.variant_workload
-    for device in sorted(seats.floor.held):
+    floor, owners = seats.floor, seats.floor.problem.variant_workload
+
+    def only_jobs(variants: Iterable[int]) -> bool:
+        return all(int(owners[variant]) in jobs for variant in variants)
+
+    stands = {device: {item.variant for item in held} for device, held in floor.held.items()}
+    free = [other for other in range(len(floor.names)) if only_jobs(stands.get(other, ()))]
+    of_pool = grouped(free, lambda other: int(floor.pool_of[other]))
+    for device in sorted(floor.held):
         pattern = seats.patterns[device]
-        if pattern is None or all(int(owners[item.variant]) in jobs for item in ended(seats, device, pattern)):
+        if pattern is None or only_jobs(item.variant for item in ended(seats, device, pattern)):
             continue
-        floor, idle = seats.floor, dict[int, int]()
-        for other in floor.devices(int(floor.pool_of[device])):
-            same = (floor.domain_of[other] == floor.domain_of[device]).all()
-            if other == device or not (same or floor.dynamic_w(pattern) <= seats.left_at(other) + DUST_W):
+        idle = dict[int, int]()
+        for other in of_pool[int(floor.pool_of[device])]:
+            planned = {variant for variant, _ in members_of(seats.patterns[other])}
+            if other == device or not only_jobs(planned):
                 continue
-            there = {item.variant for item in floor.held.get(other, ())}
-            there |= {variant for variant, _ in members_of(seats.patterns[other])}
-            if all(int(owners[variant]) in jobs for variant in there):
-                idle[other] = len(there)
+            same = floor.domains[other] == floor.domains[device]
+            if same or floor.dynamic_w(pattern) <= seats.left_at(other) + DUST_W:
+                idle[other] = len(planned | stands.get(other, set()))
         if idle:
             seats.put(device, None)
             seats.put(min(idle, key=lambda other: (idle[other], other)), pattern)

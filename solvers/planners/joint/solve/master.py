@@ -435,11 +435,6 @@ class Master:
             self._parts = [Columns.joined(self._parts)]
         return self._parts[0]
 
-    def taken_by(self, layout: Layout) -> Floats:
-        """What a layout owes to the rows."""
-        judged = self.judge.judge(self.of_patterns(layout.patterns))
-        return self.rows.activity(judged, np.array(layout.counts, dtype=np.int64))
-
     def promising(self, relaxed: Relaxed, most: int) -> Whole:
         """Patterns in use, and those with the least reduced cost."""
         reduced = self.rows.reduced(self.columns, relaxed.row_duals)[self.slacks :]

@@ -221,7 +221,7 @@ class Phases:
         if self.worth(after) < self.worth(self.found):
             self.found = after
             if self.order.better is not None:
-                self.order.better(after)
+                self.order.better(replace(after, bound_usd_per_h=None if self.bound is None else self.bound.usd_per_h))
         self.facts[name] += self.deadline.elapsed_s - begun_s
         return after
 
@@ -271,7 +271,8 @@ def completed(judge: Judge, layout: Layout, deadline: Deadline) -> Layout:
         for work in judge.problem.workloads
     )
     problem = replace(judge.problem, workloads=tuple(works))
-    taken = Master(problem, judge).taken_by(layout)
+    whole, counts = Master(problem, judge), np.array(layout.counts, dtype=np.int64)
+    taken = whole.rows.activity(judge.judge(whole.of_patterns(layout.patterns)), counts)
     rest = Master(problem, judge, taken)
     relaxation = generate(rest, deadline, Pace(rounds=COMPLETE_ROUNDS, until_part=SERVE_UNTIL))
     if relaxation is None:

@@ -53,7 +53,7 @@ class Exhaustive:
 
 def _tried(program: Program, lower: Floats, widths: tuple[int, ...], limits: Limits) -> LibraryClaim:
     total = math.prod(widths)
-    clock = Deadline(limits.time_s) if limits.work is None else Deadline(math.inf, int(limits.work))
+    clock = Deadline(limits.clock_s, None if limits.work is None else int(limits.work))
     column = np.repeat(np.arange(program.columns), np.diff(program.start))
     matrix = np.zeros((program.columns, program.rows))
     np.add.at(matrix, (column, program.row), program.value)

@@ -184,11 +184,17 @@ def test_bad_hints_do_no_harm(engine: Engine, hint: list[float]) -> None:
 def test_counted_work_ends_alike(engine: Engine) -> None:
     asked, _ = hard(count=18 if engine.name == "exhaustive" else 40)
     work = {"cp-sat": 0.1, "exhaustive": 40_000}.get(engine.name, 3)
-    first, second = (engine.solve(asked, Limits(time_s=0.0, work=work)) for _ in range(2))
+    first, second = (engine.solve(asked, Limits(work=work)) for _ in range(2))
     assert first.status is second.status is EngineStatus.FEASIBLE
     assert first.values is not None
     assert np.array_equal(first.values, second.values if second.values is not None else [])
     assert first.bound == second.bound
+
+
+def test_the_clock_ends_counted_work_too(engine: Engine) -> None:
+    asked, _ = hard(count=18 if engine.name == "exhaustive" else 40)
+    work = {"cp-sat": 0.1, "exhaustive": 40_000}.get(engine.name, 3)
+    assert engine.solve(asked, Limits(time_s=0.0, work=work)).status is EngineStatus.NO_SOLUTION
 
 
 def test_a_gap_that_was_asked_for_is_enough(engine: Engine) -> None:

@@ -15,6 +15,7 @@ from solvers.domain.profile import Interference, Profile, ProfileGrid
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import Affinity, AntiAffinity, WorkloadKind
 from solvers.models.appraisal import Appraisal
+from solvers.models.table import Tables
 from solvers.models.worth import worth_of
 from solvers.problems.fleet import open_fleet
 from solvers.problems.needs import needs_of
@@ -87,7 +88,7 @@ def appraised(picture: Snapshot, standing: tuple[Assignment, ...]) -> dict[str, 
     """Capacity of each replica; 0 where it cannot be shown to keep its promise."""
     settings = {item.device: item for item in SETTINGS}
     fleet = open_fleet(picture, settings)
-    made = Appraisal.of(fleet, picture.profiles_by_key(), picture.policy, standing, settings)
+    made = Appraisal.of(fleet, Tables.of(picture.profiles), picture.policy, standing, settings)
     found: dict[str, float] = {}
     for need in needs_of(picture, builders.everything_movable(picture)):
         own = [item for item in standing if item.workload == need.workload]
@@ -216,7 +217,7 @@ class TestWhatCannotBeShown:
         settings = {item.device: item for item in SETTINGS}
         made = Appraisal.of(
             open_fleet(picture, settings),
-            picture.profiles_by_key(),
+            Tables.of(picture.profiles),
             picture.policy,
             (self.ITEM, job),
             settings,

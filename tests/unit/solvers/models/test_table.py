@@ -170,3 +170,15 @@ def test_a_clock_where_nothing_runs_is_passed_over() -> None:
 
 def test_a_grid_needs_no_belief() -> None:
     assert is_measured(compact("m"), builders.gpu_type("v100"))
+
+
+def test_the_very_same_profiles_are_read_once_and_others_anew() -> None:
+    """Also where pictures take turns: what is kept of one says nothing of another."""
+    slow, fast = ((builders.profile(type_name="v100", work=work),) for work in (2.0, 1.0))
+    key = slow[0].model, slow[0].gpu_type
+    alone = {work: Tables({key: profile[0]}).reading(*key, TOP, 50.0) for work, profile in ((2, slow), (1, fast))}
+    assert Tables.of(slow) is Tables.of(slow)
+    for _ in range(2):
+        assert Tables.of(slow).reading(*key, TOP, 50.0) == alone[2]
+        assert Tables.of(fast).reading(*key, TOP, 50.0) == alone[1]
+    assert alone[1] != alone[2]

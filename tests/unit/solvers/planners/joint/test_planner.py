@@ -279,6 +279,35 @@ def test_patterns_found_are_handed_to_the_next_solve() -> None:
     assert warm[2] == 0
 
 
+class Taker(SilentReporter):
+    """Keeps what is handed over on the way."""
+
+    def __init__(self) -> None:
+        self.taken: list[Proposal] = []
+
+    def found(self, proposal: Proposal) -> None:
+        self.taken.append(proposal)
+
+
+def test_what_is_handed_over_says_what_is_proven_by_then() -> None:
+    proven_usd = list[float]()
+
+    def on_the_way(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layout:
+        layout = solve(problem, replace(order, better=None), deadline)
+        assert order.better is not None
+        order.better(layout)
+        proven_usd.append(layout.bound_usd_per_h or 0.0)
+        return layout
+
+    taker = Taker()
+    Joint(on_the_way).propose(request_of(builders.lab(SERVICES)), b"", taker)
+    greedy, *_, last = [item.plan for item in taker.taken if item.plan is not None]
+    assert greedy.bound_usd_per_h is None
+    assert last.objective.cost_usd_per_h < greedy.objective.cost_usd_per_h
+    assert [last.bound_usd_per_h] == proven_usd
+    assert 0 < proven_usd[0] <= last.objective.cost_usd_per_h
+
+
 def test_there_is_time_for_greed_only_on_fleets_of_its_size() -> None:
     picture = builders.lab(SERVICES)
     hurried = replace(request_of(picture), budget=Budget(deadline_s=0.01))

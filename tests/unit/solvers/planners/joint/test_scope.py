@@ -18,9 +18,20 @@ from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import SloScope
 from solvers.engines.deadline import Deadline
 from solvers.planners.base import Budget, PlanRequest
+from solvers.planners.joint import change
 from solvers.planners.joint.attempt import remember
-from solvers.planners.joint.change import FULL_EVERY_S, JointSearch, question_of, restless_of, scope_of, solved
+from solvers.planners.joint.change import (
+    FULL_EVERY_S,
+    REACH_PART,
+    JointSearch,
+    question_of,
+    restless_of,
+    scope_of,
+    solved,
+)
 from solvers.planners.joint.reading.formulation import Reading, read
+from solvers.planners.joint.solve.reach import Reached, reached
+from solvers.planners.joint.solve.solve import first_layout
 from solvers.planners.registry import propose
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout
@@ -125,6 +136,22 @@ def test_a_planner_that_began_late_in_a_minute_solves_everything_again() -> None
         assert proposal.insight is not None
         opened_each += [fact.value for fact in proposal.insight.facts if fact.name == "workloads_open"]
     assert opened_each == [10.0, 0.0, 0.0, 0.0, 0.0, 10.0, 0.0]
+
+
+def test_little_changes_take_no_more_than_their_part_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing is remembered, what stands is looked at before a search and after it."""
+    given_s = list[float]()
+
+    def looked_at(problem: JointProblem, standing: Any, fresh: Any, terms: Any, deadline: Deadline) -> Reached:
+        given_s.append(deadline.time_left_s)
+        return reached(problem, standing, fresh, terms, deadline)
+
+    monkeypatch.setattr(change, "reached", looked_at)
+    picture = world(demands=(builders.demand("demo/s3", 500.0),))
+    search = JointSearch(solve=lambda problem, *_: first_layout(problem), deadline=Deadline(60.0))
+    solved(search, builders.request(picture), read(picture, builders.everything_movable(picture)), b"")
+    assert len(given_s) == 2
+    assert max(given_s) <= REACH_PART * 60.0
 
 
 def test_who_needs_more_is_opened() -> None:
