@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -168,15 +169,15 @@ def top(
 
     with connect(server, token) as client:
         screens, screen = _screens(client, looks), console()
-        with Live(
-            next(screens), console=screen, auto_refresh=False, screen=False, transient=not screen.is_terminal
-        ) as live:
+        with Live(next(screens), console=screen, auto_refresh=False, transient=not screen.is_terminal) as live:
+            told = partial(live.update, refresh=True) if screen.is_terminal else _piped
             for look in screens:
-                if screen.is_terminal:
-                    live.update(look, refresh=True)
-                else:
-                    show(None, Format.TABLE, look, goes_on=True)
+                told(look)
                 time.sleep(interval_s)
+
+
+def _piped(look: Group) -> None:
+    show(None, Format.TABLE, look, goes_on=True)
 
 
 def _screens(client: Client, looks: int) -> Iterator[Group]:
