@@ -68,7 +68,9 @@ def shown(value: Any, form: str) -> str:
     """A value that scripts keep up to date: they write it in the same way."""
     if form in _DIGITS:
         return number(value, _DIGITS[form])
-    return percent(value) if form == "pct" else usd_per_h(value)
+    if form == "done":
+        return percent(min(1.0, value))
+    return percent(value) if form in ("pct", "part") else usd_per_h(value)
 
 
 def said(value: Any) -> str:

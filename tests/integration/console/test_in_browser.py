@@ -23,7 +23,9 @@ from app.api.console import catalogue, machines, money, overview, plans, referen
 from app.api.console.door import COOKIE, PLACES
 from app.store.tokens import Role
 from headroom_client import Client
-from tests.integration.api.world import DEVICE, NODE, OWN
+from solvers.domain.device import PowerScope
+from tests import builders
+from tests.integration.api.world import CLUSTER, DEVICE, NODE, OWN
 from tests.integration.console.conftest import LONG, WORK, Served
 from tests.integration.console.visitor import SIGN_IN, SIGN_OUT, Entrance, Visitor
 
@@ -715,6 +717,46 @@ def test_bars_follow_who_holds_what(viewer: Visitor, served: Served) -> None:
         served.house.change(SHARE.format("+ 20"))
 
 
+STREAM_KEPT = "window.EventSource = class extends EventSource { constructor(at) { super(at); window.stream = this; } };"
+TELL = """([topic, set]) => stream.dispatchEvent(
+    new MessageEvent(topic, { data: JSON.stringify({ set, gone: [] }) }))"""
+
+
+def test_a_number_beside_a_bar_changes_with_it(viewer: Visitor) -> None:
+    viewer.page.add_init_script(STREAM_KEPT)
+    viewer.open("/fleet")
+    expect(viewer.page.locator("#link")).to_have_text("live")
+    number = viewer.page.locator(f'[data-live="devices/{DEVICE}/share_pct_sm_held"]')
+    expect(number).to_have_text("75")
+    with viewer.page.expect_request(lambda request: request.url.endswith("/fleet"), timeout=15_000):
+        # What the stream tells first, the page that draws the bar says when it is fetched.
+        viewer.page.evaluate(TELL, ["devices", {DEVICE: {"share_pct_sm_held": 41.0}}])
+        assert number.inner_text() == "75"
+
+
+def test_a_part_is_told_with_what_it_is_a_part_of(viewer: Visitor, served: Served) -> None:
+    viewer.page.add_init_script(STREAM_KEPT)
+    viewer.open("/work")
+    viewer.link().to_have_text("live")
+    row = viewer.page.get_by_role("row").filter(has=viewer.page.get_by_role("link", name=WORK[0], exact=True))
+    viewer.page.evaluate(TELL, ["work", {WORK[0]: {"done": builders.job().iterations_total / 4}}])
+    expect(row.get_by_role("cell", name="25.0 %")).to_be_visible()
+    viewer.page.evaluate(TELL, ["work", {WORK[0]: {"done": builders.job().iterations_total * 2}}])
+    expect(row.get_by_role("cell", name="100.0 %")).to_be_visible()
+    with viewer.page.expect_request(lambda request: request.url.endswith("/work"), timeout=15_000):
+        viewer.page.evaluate(TELL, ["work", {WORK[0]: {"evictions": 904}}])
+    cap = {"scope": PowerScope.CLUSTER.value, "subject": CLUSTER, "limit_w": 1000.0}
+    with served.house.client(served.tokens["operator"]) as client:
+        client.put("power-cap", cap)
+        try:
+            viewer.open("/")
+            viewer.link().to_have_text("live")
+            viewer.page.evaluate(TELL, ["fleet", {"fleet": {"power_w": 1250.0}}])
+            expect(viewer.page.get_by_role("link", name="125.0 % of the cap of 1 000 W")).to_be_visible()
+        finally:
+            client.delete("power-cap", "cluster", CLUSTER)
+
+
 def test_shares_that_overlap_are_drawn_whole_and_said(viewer: Visitor, served: Served) -> None:
     served.house.change(SHARE.format("+ 90"))
     try:
@@ -866,9 +908,7 @@ def test_a_server_that_went_away_is_waited_for(viewer: Visitor) -> None:
 
 
 def test_what_came_to_stand_while_the_stream_was_broken_is_on_the_page(viewer: Visitor) -> None:
-    viewer.page.add_init_script(
-        "window.EventSource = class extends EventSource { constructor(at) { super(at); window.stream = this; } };"
-    )
+    viewer.page.add_init_script(STREAM_KEPT)
     viewer.open()
     viewer.link().to_have_text("live")
     tell = "(data) => stream.dispatchEvent(new MessageEvent('fleet', { data: JSON.stringify(data) }))"

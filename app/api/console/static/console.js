@@ -21,12 +21,13 @@
   }
   const FORMATS = {
     n0: (value) => number(value, 0), n1: (value) => number(value, 1), n2: (value) => number(value, 2),
-    pct: (value) => (100 * value).toFixed(1) + " %", usd: (value) => "$" + number(value, 2) + "/h", text: String,
+    pct: (value) => (100 * value).toFixed(1) + " %", part: (value) => FORMATS.pct(value), done: (value) => FORMATS.pct(Math.min(1, value)), usd: (value) => "$" + number(value, 2) + "/h", text: String,
   };
   const tone = (value) => (value === null ? "soft" : value >= 0.98 ? "good" : value >= 0.9 ? "warn" : "bad");
 
+  const told = (element, value) => (value === null || value === undefined ? "–" : FORMATS[element.dataset.as](element.dataset.of ? value / element.dataset.of : value));
   function put(element, value) {
-    const as = element.dataset.as, text = value === null || value === undefined ? "–" : FORMATS[as](value);
+    const as = element.dataset.as, text = told(element, value);
     if (as === "pct") element.className = tone(value);
     if (element.textContent === text) return;
     if (element.firstChild && element.childNodes.length === 1) element.firstChild.data = text;
@@ -116,7 +117,8 @@
   }
 
   const known = {};
-  const STRUCTURE = { fleet: ["generation", "plan", "stood_in", "led"], cycles: ["state", "generation"], nodes: ["up", "schedulable"], services: ["replicas_planned"] };
+  const STRUCTURE = { fleet: ["generation", "plan", "stood_in", "led"], cycles: ["state", "generation"], nodes: ["up", "schedulable"], services: ["replicas_planned", "replicas_ready"], work: ["replicas_planned", "replicas_ready", "evictions"] };
+  const DRAWN = "share_pct_sm_held";
   function heard(topic, data) {
     say("live");
     const things = (known[topic] ??= {}), elements = bound(), first = data.whole && !Object.keys(things).length;
@@ -128,11 +130,13 @@
       if (!things[id] && !first) moved = true;
       if (!first && topic + "/" + id === main.dataset.watch) moved = true;
       if ((STRUCTURE[topic] || []).some(other)) moved = true;
-      // A share that is shown beside a bar: who holds what is another now.
-      if (other("share_pct_sm_held") && elements.has(topic + "/" + id + "/share_pct_sm_held")) moved = true;
       things[id] = Object.assign(things[id] || {}, fields);
       for (const [name, value] of Object.entries(fields)) {
-        for (const element of elements.get(topic + "/" + id + "/" + name) || []) put(element, value);
+        for (const element of elements.get(topic + "/" + id + "/" + name) || []) {
+          // A number beside a bar changes with it: who holds what is another now.
+          if (name !== DRAWN) put(element, value);
+          else if (element.textContent !== told(element, value)) moved = true;
+        }
       }
     }
     flash();
