@@ -53,7 +53,11 @@ _CHUNK_GROUPS = 64
 _MARGIN = 0.2
 _REACH_ANY = (0.0, 2.0, 0.0, 1.0)
 _REACH_NONE = (np.inf, -np.inf, np.inf, -np.inf)
-_TRIED: tuple[Departures, ...] = tuple((one, two) for one in (1.0, 0.3, 3.0) for two in (1.0, 0.5, 2.0))
+_TRIED: tuple[Departures, ...] = (
+    *((one, two, 0.0) for one in (1.0, 0.3, 3.0) for two in (1.0, 0.5, 2.0)),
+    (1.0, 1.0, 1.0),
+    (1.0, 0.5, 1.0),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +109,7 @@ class PressureBelief:
         learned = found.blocks.learned(rows)
         outs = list(found._left_out(scene, known))
         if outs:
-            tried = {each: found._trial(weights(each, learned.noise), rows, outs) for each in _TRIED}
+            tried = {each: found._trial(_tried(each, rows, learned), rows, outs) for each in _TRIED}
             departures = max(_TRIED, key=lambda each: _lead(tried[each].probable - tried[USUAL].probable))
             found = replace(found, strangeness=tried[departures].strangeness, departures=departures)
             if departures != USUAL:
@@ -260,6 +264,14 @@ def _encountered(encounters: Encounters, scene: Scene, known: Flags) -> Encounte
     return encounters.joined((kind, scene.places(rows)) for kind, rows in scene.kinds(known))
 
 
+def _tried(departures: Departures, rows: Rows, usual: Blocks) -> Blocks:
+    """Weights of such a prior, nothing learned, at the noise that they leave: what usual ones take for noise may be
+    what each model has of its own.
+    """
+    fresh = weights(departures, _NOISE_FIRST)
+    return weights(departures, fresh.learned(rows).noise if departures[2] > USUAL[2] else usual.noise)
+
+
 def make(facts: Facts, seed: int) -> PressureBelief:  # noqa: ARG001 - the contract's
     """What is believed before anything was measured. Nothing is drawn, so the seed changes nothing."""
     return PressureBelief(
@@ -278,8 +290,10 @@ def load(plain: Plain, facts: Facts) -> PressureBelief:
     reach = part(plain, "reach")
     alone = samples_from_plain(part(plain, "alone"))
     departures = read(plain, "departures", floats_of)
-    if len(departures) != len(USUAL) or not (departures > 0).all():
-        raise InputError("the departures of this fitted model are no two positive numbers")
+    # Models fitted before there was a choice of the last know two.
+    one, two, own = (float(number) for number in (*departures, *USUAL[len(departures) :])[: len(USUAL)])
+    if len(departures) not in (2, 3) or not (min(one, two) > 0.0 and 0.0 <= own <= 1.0):
+        raise InputError("the departures of this fitted model are no two positive numbers and a part of 1")
     bounds = _REACH_NONE
     if reach is not None:
         found = read(plain, "reach", floats_of)
@@ -288,13 +302,13 @@ def load(plain: Plain, facts: Facts) -> PressureBelief:
         bounds = (float(found[0]), float(found[1]), float(found[2]), float(found[3]))
     return PressureBelief(
         facts=facts,
-        blocks=weights((float(departures[0]), float(departures[1])), noise).with_plain(plain),
+        blocks=weights((one, two, own), noise).with_plain(plain),
         encounters=Encounters.from_plain(part(plain, "encounters")),
         alone=alone,
         table=table_of(alone, facts),
         reach=bounds,
         strangeness=strangeness,
-        departures=(float(departures[0]), float(departures[1])),
+        departures=(one, two, own),
     )
 
 

@@ -217,15 +217,25 @@ WIDTHS = (20, 9, 6, 10, 2)
 _KINDS = ("everybody", "suffers", "presses", "together", "mutual")
 _ENDS = np.cumsum(WIDTHS)
 PARTS = tuple(slice(int(end) - width, int(end)) for end, width in zip(_ENDS, WIDTHS, strict=True))
-Departures = tuple[float, float]
-"""How much wider than `PRIOR_STD` the weights of single models are, and those of pairs."""
-USUAL: Departures = (1.0, 1.0)
+OWN_STD = PRIOR_STD.copy()
+"""The same where each model suffers and presses in a way of its own, and waiting for the host tells less of it."""
+OWN_STD[PARTS[1]] = _column((1, 2, 1, 5), (0.03, 0.03, 0.2, 0.1))
+OWN_STD[PARTS[2]] = _column((1, 5), (0.03, 0.1))
+OWN_STD[PARTS[4]] = 0.04
+
+Departures = tuple[float, float, float]
+"""How much wider than `PRIOR_STD` the weights of single models are, and those of pairs; how far they go towards
+`OWN_STD`, from 0 to 1.
+"""
+USUAL: Departures = (1.0, 1.0, 0.0)
 
 
 def _prior(departures: Departures, name: str) -> tuple[Floats, Floats]:
     kind = _KINDS.index(name.partition(":")[0])
-    wider = (1.0, departures[0], departures[0], departures[1], departures[1])[kind]
-    return PRIOR_MEAN[PARTS[kind]], wider * PRIOR_STD[PARTS[kind]]
+    models, pairs, own = departures
+    wider = (1.0, models, models, pairs, pairs)[kind]
+    usual, owned = PRIOR_STD[PARTS[kind]], OWN_STD[PARTS[kind]]
+    return PRIOR_MEAN[PARTS[kind]], wider * usual ** (1.0 - own) * owned**own
 
 
 def _of_pair(name: str) -> bool:

@@ -213,11 +213,65 @@ def moody_error(spread: float) -> tuple[float, PressureBelief]:
 
 def test_how_far_networks_depart_is_chosen_on_pairs_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen, belief = moody_error(0.05)
-    assert belief.departures[0] > 1.0
+    assert belief.departures[0] > 1.0 or belief.departures[2] > 0.0
     assert moody_error(0.0)[1].departures[0] <= 1.0
     monkeypatch.setattr(interference, "_TRIED", interference._TRIED[:1])
     usual, _ = moody_error(0.05)
     assert chosen < 0.8 * usual
+
+
+PAIRS_OF_FOUR = [(a, b) for a in range(4) for b in range(a, 4)]
+
+
+def peculiar(spread: float) -> tuple[Groups, Floats]:
+    """Pairs of four networks alike in every number, at three splits of the device: how each suffers, what more of the
+    device does to that, and how each presses is its own; with slowdowns.
+    """
+    random = np.random.default_rng(11)
+    suffers, course, presses = (
+        random.normal(0.0, spread, 4),
+        random.normal(0.0, 4.0 * spread, 4),
+        (random.normal(0.0, spread, 4)),
+    )
+    cells = [(a, b, share) for a, b in PAIRS_OF_FOUR for share in (30.0, 50.0, 70.0)]
+    own = Queries.of([f"net{a}" for a, _, _ in cells], "V100", 16.0, [share for _, _, share in cells])
+    other = Queries.of([f"net{b}" for _, b, _ in cells], "V100", 16.0, [100.0 - share for _, _, share in cells])
+    slow = [
+        1.24 + suffers[who] + course[who] * (share / 100.0 - 0.5) + presses[by]
+        for a, b, first in cells
+        for who, by, share in ((a, b, first), (b, a, 100.0 - first))
+    ]
+    return Groups.pairs(own, other), np.array(slow) + random.normal(0.0, 0.008, len(slow))
+
+
+def peculiar_error(spread: float) -> tuple[float, set[float]]:
+    """Root mean square error on pairs, each left out in turn, and how far networks were taken to be on their own."""
+    groups, slow = peculiar(spread)
+    alike, off, own = Alike(), [], set()
+    told = GroupSamples(groups=groups, latency_ms=alike.predict(groups.members).mean * slow)
+    for pair in range(len(PAIRS_OF_FOUR)):
+        out = 3 * pair + np.arange(3)
+        belief = make(Facts(), 0).fit(told.take_groups(np.setdiff1d(np.arange(len(slow) // 2), out)), alike, ALONE)
+        held, rows = groups.take_groups(out)
+        off.append(belief.predict(held, alike).mean - slow[rows])
+        own.add(belief.departures[2])
+    return float(np.sqrt(np.mean(np.concatenate(off) ** 2))), own
+
+
+def test_networks_that_each_suffer_and_press_in_their_own_way_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    error, own = peculiar_error(0.03)
+    assert own == {1.0}
+    assert peculiar_error(0.0)[1] == {0.0}
+    monkeypatch.setattr(interference, "_TRIED", tuple(each for each in interference._TRIED if not each[2]))
+    assert error < 0.7 * peculiar_error(0.03)[0]
+
+
+def test_a_model_fitted_before_is_still_read() -> None:
+    plain = fitted().dump()
+    assert isinstance(plain, dict)
+    before = load({**plain, "departures": [1.0, 1.0]}, Facts())
+    assert np.array_equal(before.blocks.shared.offset, fitted().blocks.shared.offset)
+    assert before.departures == (1.0, 1.0, 0.0)
 
 
 def test_intervals_of_pairs_never_met_hold_what_they_promise() -> None:
@@ -410,6 +464,8 @@ def test_dump_and_load(make_belief: Callable[[], PressureBelief]) -> None:
         {"strangeness": None},
         {"departures": [1.0]},
         {"departures": [1.0, -1.0]},
+        {"departures": [1.0, 1.0, 2.0]},
+        {"departures": [1.0, 1.0, 0.0, 0.0]},
         {"shared": {"names": ["nobody:V100|deep"]}},
         {"circles": 3},
         {"encounters": [["V100", "deep"]]},
