@@ -186,6 +186,7 @@ class ProfilingDesk:
         self._stop = threading.Event()
         self._cancelled = False
         self._counts = (0, 0)
+        self._resultless = ""
         self._untold_points: list[object] = []
         self._untold_pairs: list[object] = []
 
@@ -214,7 +215,7 @@ class ProfilingDesk:
                 self._carry_out(order)
 
     def _carry_out(self, order: ProfileOrder) -> None:
-        self._cancelled, self._counts = False, (0, 0)
+        self._cancelled, self._counts, self._resultless = False, (0, 0), ""
         self._untold_points, self._untold_pairs = [], []
         self._parts.log.event("profile_run.taken", run=order.run, device=order.uuid, service=order.subject.service)
         try:
@@ -336,7 +337,9 @@ class ProfilingDesk:
         self._tell(order, "running", "")
 
     def _say(self, order: ProfileOrder, text: str) -> None:
-        if "no result" in text:
+        failed = "no result" in text
+        self._resultless = (self._resultless or text) if failed else ""
+        if failed:
             self._counts = (self._counts[0], self._counts[1] + 1)
         self._tell(order, "running", text)
         self._parts.log.event("profile_run.measured", run=order.run, detail=text)
@@ -371,7 +374,7 @@ class ProfilingDesk:
             wanted_back = self._parts.reservations.is_claimed(order.uuid)
             return "the target wants the device back" if wanted_back else "the run was ended"
         if ended == "failing":
-            return "several points in a row gave no result; the last line of the run says why"
+            return f"several points in a row gave no result, first {self._resultless}"
         return ""
 
 

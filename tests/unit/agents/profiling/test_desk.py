@@ -332,6 +332,18 @@ def test_a_device_that_fails_once_in_between_ends_no_run(room: Room, monkeypatch
     assert left_clean(room)
 
 
+def test_a_run_of_failures_says_why_the_first_of_them_failed(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room.stage.devices, "set_clock", no_lower_clock)
+    room.order()
+    low = [replace(POINTS[0], batch=batch, clock_mhz_sm=1005) for batch in (2, 16, 32)]
+    room.plane.asked = [replace(low[0], batch=1), POINTS[0], *low, POINTS[1]]
+    room.desk().look()
+    end = room.plane.news[-1]
+    assert (end["state"], end["measured"], end["doubtful"]) == ("failed", 1, 4)
+    assert "batch 2, 50 %, 1005 MHz: no result" in end["detail"]
+    assert "no permission" in end["detail"]
+
+
 def test_the_highest_clock_is_no_lock(room: Room) -> None:
     top = room.stage.devices.inventory()[0].clocks_mhz_sm[-1]
     room.order()
