@@ -146,9 +146,9 @@ def _read(text: str, origin: str, line: int) -> list[Marked]:
         found = list(_documents(loader, origin))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise UnreadableError([f"{origin}:{mark.line + 1 if mark else 1}: {error.problem or error.context}"]) from None
+        raise UnreadableError([f"{origin}:{mark.line + 1 if mark else 1}: {_in_words(error)}"]) from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UnreadableError([f"{origin}: {' '.join(str(error).split())}"]) from None
+        raise UnreadableError([f"{origin}: {_in_words(error)}"]) from None
     finally:
         loader.dispose()
     if loader.repeated:
@@ -176,11 +176,21 @@ def _json(text: str, origin: str) -> Marked:
     except json.JSONDecodeError as error:
         raise UnreadableError([f"{origin}:{error.lineno}: {error.msg}"]) from None
     except (ValueError, RecursionError) as error:
-        raise UnreadableError([f"{origin}: {' '.join(str(error).split())}"]) from None
+        raise UnreadableError([f"{origin}: {_in_words(error)}"]) from None
     if repeated:
         told = [f"{origin}: the key {key!r} stands twice in one object" for key in repeated]
         raise UnreadableError(told, [Marked(origin, plain, None, text)])
     return Marked(origin, plain, None, text)
+
+
+def _in_words(error: Exception) -> str:
+    """What is wrong, without the words of those who read it."""
+    said = " ".join(str(getattr(error, "problem", None) or getattr(error, "context", None) or error).split())
+    if isinstance(error, RecursionError):
+        return "too many values inside each other"
+    if "integer string conversion" in said:
+        return "a whole number of too many digits"
+    return "a key is a text or a number, no list and no mapping" if said == "found unhashable key" else said
 
 
 @lru_cache(maxsize=1)

@@ -126,6 +126,24 @@ def test_what_cannot_be_read_hides_no_other_document(tmp_path: Path) -> None:
     assert "gone.yaml: no such file" in caught.value.lines[-1]
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a: " + "[" * 5000 + "]" * 5000, "too many values inside each other"),
+        ('{"a": ' + "[" * 200_000 + "]" * 200_000 + "}", "too many values inside each other"),
+        ("a: " + "1" * 5000, "a whole number of too many digits"),
+        ('{"a": ' + "1" * 5000 + "}", "a whole number of too many digits"),
+        ("? [a, b]\n: 1\n", "a key is a text or a number"),
+    ],
+)
+def test_what_is_wrong_is_told_in_the_readers_words(tmp_path: Path, text: str, told: str) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text(text)
+    with pytest.raises(UnreadableError) as caught:
+        read_documents([str(file)])
+    assert told in caught.value.message
+
+
 def test_missing_and_empty_places_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         read_documents([str(tmp_path / "x.yaml")])
