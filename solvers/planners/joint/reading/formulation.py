@@ -46,6 +46,7 @@ from solvers.planners.writer import rounded_rps
 from solvers.problems.fleet import Fleet, open_fleet
 from solvers.problems.jobs import job_worth, must_run, trains_first
 from solvers.problems.joint import WHOLE_PCT, JointProblem, Variant, Workload
+from solvers.problems.margins import with_margins
 from solvers.problems.needs import Need, needs_of, open_ended_services
 from solvers.problems.patterns import Standing
 
@@ -264,7 +265,7 @@ def assemble(picture: Snapshot, fleet: Fleet, pools: Pools, left: tuple[Left, ..
         by_memory=policy.cost_basis is CostBasis.MEMORY,
         share_step_pct=policy.share_step_pct,
     )
-    return split(problem, arrays.used_mib), dict(_refusals(draft))
+    return with_margins(split(problem, arrays.used_mib)), dict(_refusals(draft))
 
 
 def _kinds(picture: Snapshot, pools: Pools, layers: tuple[Layer, ...], mixed: set[GpuTypeName]) -> _Kinds:
@@ -350,8 +351,7 @@ def _workloads(
     with np.errstate(divide="ignore", invalid="ignore"):
         per_rps = np.where(rates > 0, price[:, None] / rates, np.inf).min(axis=0, initial=np.inf)
     np.minimum.at(cost, of, per_rps)
-    asked = np.array([item.rate_rps for item in left])
-    worth = unserved_usd(left, cost * asked, float(price.max(initial=0.0)))
+    worth = unserved_usd(left, cost * [item.rate_rps for item in left], float(price.max(initial=0.0)))
     made = workloads_of(left, draft.fleet.foes, draft.picture.policy, worth)
     jobs = {WorkloadId(job.id): job for job in draft.picture.jobs}
     return tuple(
