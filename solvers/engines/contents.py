@@ -149,6 +149,8 @@ class Contents:
             np.array([item.dedicated for item in works], dtype=np.bool_),
             np.array([item.per_device_max for item in works], dtype=np.int64), start, avoids,
         )  # fmt: skip
+        self.lanes = PROCESSORS
+        """So many pools are priced at a time."""
         self._tables: Record | None = None
         self._speeds = (np.zeros(0), np.zeros(0))
 
@@ -179,9 +181,11 @@ class Contents:
 
     def price(self, prices: ItemPrices, efforts: Mapping[int, Effort]) -> list[Priced]:
         """By pool: see the module. Ends when nothing can be worth much more than what was found, or the work is done.
-        As many at a time as there are processors; no answer depends on another.
+        As many at a time as there are processors, or one; no answer depends on another.
         """
         answer = partial(self._priced, self._prepared(), prices)
+        if self.lanes == 1:
+            return [*map(answer, efforts, efforts.values())]
         return list(threads().map(answer, efforts, efforts.values()))
 
     def _priced(self, tables: Record, prices: ItemPrices, pool: int, effort: Effort) -> Priced:

@@ -49,9 +49,10 @@ LEFT_PART = 0.05
 COUNTING_PART = 0.3
 """Of the deadline, where every replica takes a whole device."""
 ADVANCE_GAIN, ADVANCE_LEAP = 0.005, 0.05
-ADVANCE_PAUSE = 8.0
+ADVANCE_PAUSE, ADVANCE_WORTH = 8.0, 2.0
 """A layout is seated and handed over on the way where it is cheaper by this part, and this many times as long has
-passed as that takes, or it is cheaper by a leap.
+passed as that takes, or it is cheaper by a leap; and so many times as long is left to the search, which has more use
+for less.
 """
 Toward = tuple[tuple[DeviceId, Pattern], ...]
 STANDING, CAPACITY = "standing", "capacity"
@@ -110,7 +111,8 @@ class Joint(Recalling):
         gap = request.snapshot.policy.gap_pct_target / 100
         counting = Deadline(COUNTING_PART * attempt.clock.left_s, request.budget.work_units)
         whole, deadline = counted(reading.problem, counting, gap), attempt.solve_deadline()
-        advance = Advance(attempt=attempt, reporter=reporter, with_first=partial(self._with_first, reporter=reporter))
+        with_first = partial(self._with_first, reporter=reporter)
+        advance = Advance(attempt=attempt, deadline=deadline, reporter=reporter, with_first=with_first)
         advance.begin()
         if deadline.late:
             advance.stuck()
@@ -169,6 +171,8 @@ class Advance:
     """Hands over what a solve finds on its way, no more often than seating it is worth."""
 
     attempt: Attempt
+    deadline: Deadline
+    """Of the search."""
     reporter: Reporter
     with_first: Callable[..., Attempt]
     best: Plan | None = None
@@ -177,6 +181,8 @@ class Advance:
     patch: Seats | None = None
     """What stands, with so much beside it that everybody is served."""
     resting_until_s: float = 0.0
+    took_s: float = 0.0
+    """To seat and write the last one."""
 
     def begin(self) -> None:
         """Nothing but the first plan was handed over."""
@@ -205,7 +211,7 @@ class Advance:
         gain = ADVANCE_LEAP if begun_s < self.resting_until_s else ADVANCE_GAIN
         if not isinstance(self.reporter, IncumbentTaker) or usd > (1 - gain) * self.best_usd:
             return
-        if self.best is not None and attempt.hurried:
+        if self.best is not None and (attempt.hurried or self.deadline.time_left_s < ADVANCE_WORTH * self.took_s):
             return
         plan = attempt.written(seat(attempt.floor, layout, attempt.terms))
         plan = replace(plan, bound_usd_per_h=solved_usd(attempt.reading, plan, layout) or None)
@@ -216,8 +222,8 @@ class Advance:
         if self.best is None or better(request.snapshot, request.movable, (self.best, plan)) == 1:
             self.best, self.best_usd = plan, usd
             self.reporter.found(_bare(plan))
-        ended_s = attempt.clock.elapsed_s
-        self.resting_until_s = ended_s + ADVANCE_PAUSE * (ended_s - begun_s)
+        self.took_s = attempt.clock.elapsed_s - begun_s
+        self.resting_until_s = begun_s + (1 + ADVANCE_PAUSE) * self.took_s
 
 
 def _bare(plan: Plan, by: str | None = None) -> Proposal:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
-from solvers.engines.contents import PROCESSORS, Effort
+from solvers.engines.contents import Effort
 from solvers.engines.deadline import Deadline
 from solvers.engines.highs import Relaxed
 from solvers.planners.joint.solve.judge import Judge
@@ -55,6 +55,8 @@ class Pricing:
         self._judge, self._rows, self._width = judge, rows, width
         self._scale = scale_of(judge.problem)
         self._taken = np.where(judge.problem.pool_devices > 0, 1.0, 0.0)
+        self._unit_ms = 1.0
+        """That a unit of work takes on this machine, by the last look; at least as long as where it was counted."""
 
     def price(self, duals: Floats, look: Look, deadline: Deadline, until_part: float) -> Found:
         """The best patterns at these duals. Pools have equal parts of the time at first, then by what each took, too:
@@ -64,9 +66,10 @@ class Pricing:
         ceilings = np.where(self._judge.problem.pool_devices > 0, np.inf, 0.0)
         found, size = [Patterns.none(self._width)], self._width
         pools = np.flatnonzero(self._judge.problem.pool_devices).tolist()
-        units = deadline.units_until(until_part)
+        units, begun_s = deadline.units_until(until_part), deadline.elapsed_s
+        lanes = min(contents.lanes, max(1, len(pools)))
         if deadline.work_units is None:
-            units *= min(PROCESSORS, max(1, len(pools)))
+            units *= lanes / self._unit_ms
         efforts = {}
         for pool in pools if units > 0 else ():
             tolerance, part = look.part * self._scale[pool], 1 / len(pools) + self._taken[pool] / self._taken.sum()
@@ -79,6 +82,7 @@ class Pricing:
             self._taken[pool] = best.units
             ceilings[pool] = best.ceiling
             found.append(best.rows.narrowed(size))
+        self._unit_ms = max(1.0, 1000 * lanes * (deadline.elapsed_s - begun_s) / max(1.0, self._taken.sum()))
         return Found(rows=Patterns.chained(found), ceilings=ceilings)
 
 
@@ -204,6 +208,8 @@ class Pace:
     """Shares at first are multiples of this, and how closely to look then."""
     fine_until: float = 0.0
     """With so little of the deadline left finer shares are looked at, however far the bound is."""
+    proves: bool = True
+    """Whether a bound is wanted, however near the end is."""
     prior: Floats | None = None
     proven: Bound | None = None
     """Duals to begin the smoothing from, and what is known already."""
@@ -240,7 +246,7 @@ def generate(master: Master, deadline: Deadline, pace: Pace, begun: Relaxation |
     if pace.gap is None:
         state.part = LOOK_LOOSE
     _converge(master, pricing, deadline, pace, state)
-    if pace.gap is not None and state.bound is None and not deadline.over:
+    if pace.gap is not None and pace.proves and state.bound is None and not deadline.over:
         # Time may not do for more, and no bound is worse than a few patterns less.
         state.refine(step)
         state.part = LOOK_FINE

@@ -59,8 +59,10 @@ MARGIN_DEVICES, MARGIN_FIRST, MARGIN_MOST = 0.6, 0.01, 0.1
 MARGIN_LEAST, NARROW, RISES, FALLS = 5e-4, 1.2, 1.5, 0.5
 """Of all rates, for how much more devices are counted: at first, between two; what is not asked; what is asked next."""
 COMPLETE_ROUNDS, COMPLETE_PART, URGENT_DEVICES, COLUMNS_KEPT = 25, 0.3, 1e5, 400
-PROOF_PART, PROOF_FAR_PART = 0.2, 0.4
-"""Of what generation leaves, kept for the bound; where it is far. To serve every rate comes before that."""
+PROOF_PART, PROOF_FAR_PART, CROWDED = 0.2, 0.4, 1.3
+"""Of what generation leaves, kept for the bound; where it is far. To serve every rate comes before that. On a machine
+that is no busier than that the bound is sought beside the search.
+"""
 END, WORKLOADS_MAX = 0.02, 700
 """Of the deadline, kept for putting the answer together; and so many are solved whole."""
 GAP, GAP_BRANCHED, GAP_LAST, LOOK_OF_GAP_LAST = 0.005, 1.5e-3, 3e-4, 3.0
@@ -126,6 +128,8 @@ class Phases:
     begin: Generation | None = None  # with cuts where there are few workloads
     search: Generation | None = None
     bound: Bound | None = None
+    proven: bool = False
+    """Whether the bound was sought beside the search."""
     deadline: Deadline = field(init=False)
 
     def turn(self, deadline: Deadline, seed: int) -> Layout:
@@ -139,7 +143,7 @@ class Phases:
                     list_patterns(master, deadline)
                 master.offer(master.of_patterns((*self.found.patterns, *self.order.warm)))
                 master.keep_standing(self.order.standing, self.order.launch_usd_per_s)
-            pace = self.pace or Pace.of(problem, GENERATE_UNTIL, GAP)
+            pace = self.pace or replace(Pace.of(problem, GENERATE_UNTIL, GAP), proves=not self._beside(deadline))
             relaxation = generate(master, deadline, pace, self.relaxation)
             self.facts["generate_s"] += deadline.elapsed_s - begun_s
             if relaxation is None:
@@ -150,14 +154,31 @@ class Phases:
             self.facts |= {"columns": master.size, "rounds": rounds, "relaxed_usd_per_h": self.search.relaxed.value}
             kept = master.promising(relaxation.best, COLUMNS_KEPT)
             self.columns = tuple(master.judge.patterns(master.judged.take(kept)))
+        beside = self._beside(deadline)
         if not counts:
             part = 0.0 if self.pace else PROOF_PART if self.converged else PROOF_FAR_PART
-            self.deadline = portion(deadline, 1 - part)
-        if self.begin is not None:
+            self.deadline = portion(deadline, 1 - (LATE if beside else part))
+        if self.begin is not None and beside:
+            self._search_beside(self.begin, seed, deadline)
+        elif self.begin is not None:
             self._search(self.begin, seed, deadline, counts=counts)
         if not counts:
             charge(deadline, self.deadline)
         return self.found
+
+    def _beside(self, deadline: Deadline) -> bool:
+        """Whether the bound is sought beside the search: not where work is counted, nor on a busy machine."""
+        many = self.pace is None and len(self.problem.workloads) > TURNS_WORKLOADS_MAX
+        return many and deadline.work_units is None and PROCESSORS > 1 and deadline.crowding < CROWDED
+
+    def _search_beside(self, begin: Generation, seed: int, deadline: Deadline) -> None:
+        """Likewise, and the bound at the same time, on another processor."""
+        alone = Judge(self.problem)
+        alone.contents.lanes = 1
+        with ThreadPoolExecutor(1, thread_name_prefix="bound") as lane:
+            bound = lane.submit(_proven, self, begin, portion(deadline, 1.0), GAP_LAST, alone)
+            self._search(begin, seed, deadline, counts=False)
+            self.bound, self.proven = bound.result(), True
 
     @property
     def converged(self) -> bool:
@@ -370,7 +391,7 @@ def _whole(problem: JointProblem, order: SolveOrder, first: Layout, deadline: De
     branches = len(problem.workloads) <= TURNS_WORKLOADS_MAX
     gap = GAP_BRANCHED if branches else GAP_LAST
     near = bound is not None and relaxed.value - bound.usd_per_h <= gap * abs(relaxed.value)
-    if not near and (deadline.work_units is not None or not few_devices(problem)):
+    if not (near or phases.proven) and (deadline.work_units is not None or not few_devices(problem)):
         bound = _proven(phases, phases.search, deadline, gap)
     rows = Rows(problem)
     duals, worth = (relaxed.row_duals, None) if bound is None else (bound.duals, bound.worth)
@@ -384,11 +405,15 @@ def _whole(problem: JointProblem, order: SolveOrder, first: Layout, deadline: De
     )
 
 
-def _proven(phases: Phases, search: Generation, deadline: Deadline, gap: float) -> Bound | None:
-    """A nearer bound than generation ended with, where there is time: without cuts, whose duals prove little."""
+def _proven(
+    phases: Phases, search: Generation, deadline: Deadline, gap: float, beside: Judge | None = None
+) -> Bound | None:
+    """A nearer bound than generation ended with, where there is time: without cuts, whose duals prove little. `beside`:
+    a search that goes on with the same patterns.
+    """
     master, bound = search.master, phases.bound
-    if len(master.rows.cut_work):
-        master = Master(master.problem, master.judge)
+    if len(master.rows.cut_work) or beside is not None:
+        master = Master(master.problem, beside or master.judge)
         master.adopt(search.master.judged)
     pace = Pace(until_part=END, gap=gap, first_pct=1, first_part=LOOK_OF_GAP_LAST * gap, proven=bound)
     found = generate(master, deadline, pace)

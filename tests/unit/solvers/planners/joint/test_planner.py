@@ -21,7 +21,7 @@ from solvers.errors import EngineError
 from solvers.planners import registry
 from solvers.planners.base import Budget, PlanRequest
 from solvers.planners.joint import certificate, change
-from solvers.planners.joint.planner import SPEC, Joint
+from solvers.planners.joint.planner import SPEC, Advance, Joint
 from solvers.planners.joint.reading.formulation import read
 from solvers.planners.joint.solve.master import Rows
 from solvers.planners.joint.solve.solve import SolveOrder, first_layout, layout_of, solve
@@ -306,6 +306,22 @@ def test_what_is_handed_over_says_what_is_proven_by_then() -> None:
     assert last.objective.cost_usd_per_h < greedy.objective.cost_usd_per_h
     assert [last.bound_usd_per_h] == proven_usd
     assert 0 < proven_usd[0] <= last.objective.cost_usd_per_h
+
+
+@pytest.mark.parametrize(("left_s", "more"), [(100.0, 1), (1.5, 0)])
+def test_what_is_left_to_a_search_is_not_spent_on_handing_over(left_s: float, more: int) -> None:
+    """A layout that takes as long to seat and write as is left, twice over, waits for the end."""
+
+    def on_the_way(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layout:
+        layout, advance = solve(problem, replace(order, better=None), deadline), getattr(order.better, "__self__", None)
+        assert isinstance(advance, Advance)
+        advance.took_s, advance.deadline = 1.0, Deadline(left_s)
+        advance.better(layout)
+        return layout
+
+    taker = Taker()
+    Joint(on_the_way).propose(request_of(builders.lab(SERVICES)), b"", taker)
+    assert len(taker.taken) == 1 + more  # greed's first
 
 
 def test_there_is_time_for_greed_only_on_fleets_of_its_size() -> None:

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from solvers.domain.arrays import Floats
+from solvers.engines import deadline as deadline_module
 from solvers.engines.contents import Contents, Effort, ItemPrices, Priced
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve.generate import Look, Pace, Pricing, generate, lagrangian, scale_of
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Master, Rows
 from solvers.problems.joint import JointProblem
-from solvers.problems.patterns import Judged
+from solvers.problems.patterns import Judged, Patterns
 from tests.unit.solvers.planners.joint.solve.oracle import every_choice, every_pattern, optimum
 from tests.unit.solvers.planners.joint.solve.scenes import BASES, scene
 
@@ -112,6 +113,27 @@ def test_pools_that_took_more_may_take_more_next(monkeypatch: pytest.MonkeyPatch
     assert first == pytest.approx([1000 / count] * count)
     assert second[0] == pytest.approx(500 * 100 / (100 + count - 1) + 500 / count)
     assert sum(second) == pytest.approx(1000)
+
+
+def test_a_slow_machine_is_asked_for_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By time alone: what a unit took last is what one takes."""
+    problem, now_s, asked = _varied(1, "device"), [0.0], list[float]()
+    judge = Judge(problem)
+    pricing, judge.contents.lanes = Pricing(judge, Rows(problem), judge.width), 1
+
+    def slow(_prices: ItemPrices, efforts: Mapping[int, Effort]) -> list[Priced]:
+        asked.append(sum(effort.units for effort in efforts.values()))
+        now_s[0] += 0.002 * 100 * len(efforts)  # twice as long as a unit should take
+        none = judge.judge(Patterns.none(judge.width)).rows
+        return [Priced(ceiling=0.0, rows=none, units=100) for _ in efforts]
+
+    monkeypatch.setattr(judge.contents, "price", slow)
+    monkeypatch.setattr(deadline_module.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(deadline_module.time, "process_time", lambda: now_s[0])
+    deadline = Deadline(100.0, _begun_s=0.0, _begun_cpu_s=0.0)
+    for _ in range(2):
+        pricing.price(np.zeros(Rows(problem).count), Look(part=0.01, step_pct=5), deadline, 0.0)
+    assert asked == pytest.approx([100_000, (100_000 - 1000 * now_s[0] / 2) / 2])
 
 
 def test_without_a_look_nothing_is_proven() -> None:
