@@ -122,11 +122,11 @@ def _library() -> ctypes.CDLL:
 class Contents:
     """A problem's numbers laid out for C; build once, ask often."""
 
-    def __init__(self, problem: JointProblem) -> None:
+    def __init__(self, problem: JointProblem, lanes: int = PROCESSORS) -> None:
         if len(problem.batches) > BATCHES_MAX:
             raise EngineError(f"more than {BATCHES_MAX} batch sizes", engine="contents")
         works, pools = problem.workloads, problem.pools
-        self.problem = problem
+        self.problem, self.lanes = problem, lanes
         self.width = max((pool.clients for pool in pools), default=1)
         percent = np.arange(WHOLE_PCT + 1) / WHOLE_PCT
         self.press = problem.pressure[:, :, None] * percent ** problem.exponent[:, :, None]
@@ -149,8 +149,6 @@ class Contents:
             np.array([item.dedicated for item in works], dtype=np.bool_),
             np.array([item.per_device_max for item in works], dtype=np.int64), start, avoids,
         )  # fmt: skip
-        self.lanes = PROCESSORS
-        """So many pools are priced at a time."""
         self._tables: Record | None = None
         self._speeds = (np.zeros(0), np.zeros(0))
 

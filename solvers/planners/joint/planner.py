@@ -20,7 +20,6 @@ from functools import partial
 from solvers.domain.evidence import Contender, Fact, Insight, Reason, ReasonCode, Reporter
 from solvers.domain.ids import DeviceId, WorkloadId
 from solvers.domain.plan import Destination, Plan, PlannerEnding, Proposal, ProposalStatus
-from solvers.domain.policy import Term
 from solvers.domain.snapshot import Snapshot
 from solvers.engines.deadline import Deadline
 from solvers.errors import EngineError
@@ -350,7 +349,7 @@ def rivals_of(attempt: Attempt, seats: Seats, found: Found) -> Rivals:
     """All contenders with their bounds, and the one to propose."""
     own, request = SPEC.name, attempt.request
     plans = {} if attempt.first is None else {attempt.first_by: attempt.first}
-    pursuing = Term.CAPACITY in request.snapshot.policy.terms and pursues(attempt.reading)
+    pursuing = pursues(attempt.reading)
     plans[own], to = attempt.written(seats), seats
     if not (pursuing or attempt.reading.open_ended):
         plans[own], to = _by_way(attempt, found, plans[own], seats)

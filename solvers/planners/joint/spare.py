@@ -126,13 +126,9 @@ def _keep_standing(seats: Seats, mine: Collection[int], stood: Mapping[int, Patt
     changed = False
     for device, before in sorted(stood.items()):
         now, move = seats.patterns[device], Move(device=device, after=before)
-        if (
-            now is None
-            or before.key == now.key
-            or not all(_all_of(seats.floor.problem, at, mine) for at in (now, before))
-        ):
-            continue
-        if seats.powers(move) and _keeps_bounds(seats, move):
+        other = now is not None and before.key != now.key
+        ours = other and all(_all_of(seats.floor.problem, at, mine) for at in (now, before))
+        if ours and seats.powers(move) and _keeps_bounds(seats, move):
             seats.put(move.device, move.after)
             changed = True
     return changed
@@ -253,8 +249,7 @@ def _exchange(seats: Seats, contents: Contents, at: tuple[int, ...]) -> tuple[fl
 
 def pursues(reading: Reading) -> bool:
     """Whether capacity counts before cost, and `pursued` may choose."""
-    terms, problem = reading.snapshot.policy.terms, reading.problem
-    first = Term.CAPACITY in terms and terms.index(Term.CAPACITY) < terms.index(Term.COST)
+    problem, first = reading.problem, reading.snapshot.policy.before_cost(Term.CAPACITY)
     coupled = problem.coupled or any(need.kind is WorkloadKind.JOB for need in reading.needs)
     return first and 0 < len(problem.workloads) <= WORKLOADS_MAX and not coupled
 

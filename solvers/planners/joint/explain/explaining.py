@@ -85,12 +85,8 @@ def prices_of(problem: JointProblem, layout: Layout) -> tuple[ShadowPrice, ...]:
 def _of_rows(problem: JointProblem, prices: Prices) -> Iterator[ShadowPrice]:
     types = sorted({pool.gpu_type for pool in problem.pools})
     for name in types:
-        whole = (
-            float(usd)
-            for usd, pool in zip(prices.pool_usd, problem.pools, strict=True)
-            if pool.gpu_type == name and not pool.rest
-        )
-        yield _price(Resource.GPU, name, max(whole, default=0.0))
+        whole = (at for at, pool in enumerate(problem.pools) if pool.gpu_type == name and not pool.rest)
+        yield _price(Resource.GPU, name, max((float(prices.pool_usd[at]) for at in whole), default=0.0))
     for cap, usd in zip(problem.caps, prices.cap_usd, strict=True):
         yield _price(Resource.POWER_W, cap.name, float(usd))
     for (project, _), usd in zip(problem.quotas, prices.quota_usd, strict=True):
@@ -108,11 +104,8 @@ def _of_rows(problem: JointProblem, prices: Prices) -> Iterator[ShadowPrice]:
 
 def _of_latency(problem: JointProblem, layout: Layout, prices: Prices) -> Iterator[ShadowPrice]:
     """Every promise a little looser; a replica's rate depends on its own promise alone."""
-    looser = replace(
-        problem,
-        workloads=tuple(replace(work, limit_ms=work.limit_ms * (1 + LOOSER_PART)) for work in problem.workloads),
-    )
-    _, workload, gained_usd = _gained(problem, looser, layout, prices)
+    looser = tuple(replace(work, limit_ms=work.limit_ms * (1 + LOOSER_PART)) for work in problem.workloads)
+    _, workload, gained_usd = _gained(problem, replace(problem, workloads=looser), layout, prices)
     by_workload = np.bincount(workload, weights=gained_usd, minlength=len(problem.workloads))
     for number, work in enumerate(problem.workloads):
         if math.isfinite(work.limit_ms) and not work.limit_fixed:
@@ -122,10 +115,8 @@ def _of_latency(problem: JointProblem, layout: Layout, prices: Prices) -> Iterat
 
 def _of_memory(problem: JointProblem, layout: Layout, prices: Prices) -> Iterator[ShadowPrice]:
     """Every device with a GiB more."""
-    larger = replace(
-        problem, pools=tuple(replace(pool, memory_mib=pool.memory_mib + MIB_PER_GIB) for pool in problem.pools)
-    )
-    pattern, _, gained_usd = _gained(problem, larger, layout, prices)
+    larger = tuple(replace(pool, memory_mib=pool.memory_mib + MIB_PER_GIB) for pool in problem.pools)
+    pattern, _, gained_usd = _gained(problem, replace(problem, pools=larger), layout, prices)
     by_pattern = np.bincount(pattern, weights=gained_usd, minlength=len(layout.patterns))
     types = [problem.pools[int(problem.kind_pool[item.kind])].gpu_type for item in layout.patterns]
     for name, total in summed(range(len(types)), types.__getitem__, lambda at: float(by_pattern[at])).items():
@@ -381,11 +372,8 @@ class _Teller:
         on: dict[DeviceId, set[WorkloadId]] = {}
         for item in self.plan.assignments:
             on.setdefault(item.device, set()).add(item.workload)
-        asked = sorted(
-            (other for other in others.values() if other.workload in self.room.held),
-            key=lambda item: (item.priority, item.workload),
-        )
-        for other in asked[:YIELD_MAX]:
+        asked = [other for other in others.values() if other.workload in self.room.held]
+        for other in sorted(asked, key=lambda item: (item.priority, item.workload))[:YIELD_MAX]:
             own = [item for item in self.room.held[other.workload] if on[item.device] == {other.workload}]
             own.sort(key=lambda item: (item.capacity_rps, item.replica))
             for count in sorted({1, len(own) // 2, len(own)} - {0}):

@@ -88,9 +88,8 @@ class _Jobs:
         seats, problem, before = self.seats, self._problem, self.seats.patterns[device]
         if before is None or not self._jobs(before):
             return
-        members = [
-            item for item in members_of(before) if problem.variants[item[0]].workload not in self.terms.job_most_pct
-        ]
+        jobs = {job for job, _ in self._jobs(before)}
+        members = [item for item in members_of(before) if problem.variants[item[0]].workload not in jobs]
         kinds = problem.like(int(seats.floor.pool_of[device]), int(problem.kind_clock_mhz[before.kind]))
         moves = (Move(device=device, after=seats.floor.judge.one(kind, members)) for kind in kinds)
         able = (item for item in moves if item.after is not None and not seats.lowers(item, problem.least_rps))
@@ -170,9 +169,8 @@ class _Jobs:
         """The same, less what others lose, where a job with only jobs beside it could give half."""
         for device, pattern in enumerate(self.seats.patterns):
             others = self._jobs(pattern)
-            if pattern is None or not others or len(others) >= JOBS_PER_DEVICE_MAX or not self._open(device):
-                continue
-            if len(others) < len(pattern.variants):
+            alone = pattern is not None and 0 < len(others) == len(pattern.variants)
+            if pattern is None or not alone or len(others) >= JOBS_PER_DEVICE_MAX or not self._open(device):
                 continue
             at = max(range(len(others)), key=lambda number: (others[number][1], others[number][0]))
             other, share_pct = others[at]
@@ -227,10 +225,8 @@ class _Jobs:
         return self.seats.patterns[device] is not None or not floor.names[device].startswith(OFFERED)
 
     def _jobs(self, pattern: Pattern | None) -> list[tuple[int, int]]:
-        of = self._problem.variant_workload
-        return [
-            (int(of[item]), share) for item, share in members_of(pattern) if int(of[item]) in self.terms.job_most_pct
-        ]
+        of, jobs = self._problem.variant_workload, self.terms.job_most_pct
+        return [(int(of[item]), share) for item, share in members_of(pattern) if int(of[item]) in jobs]
 
     def _variant(self, job: int) -> int:
         return int(np.argmax(self._problem.variant_workload == job))

@@ -73,10 +73,8 @@ def _group(problem: JointProblem, of: Whole, number: int, *, low: float, high: f
     variants = np.flatnonzero(mine[problem.variant_workload])
     # Pools do not all round at the same group: each begins elsewhere.
     shift = np.arange(len(problem.pools)) / max(1, len(problem.pools))
-    devices = (np.floor(high * problem.pool_devices + shift) - np.floor(low * problem.pool_devices + shift)).astype(
-        np.int64
-    )
-    part = high - low
+    ends = (np.floor(end * problem.pool_devices + shift).astype(np.int64) for end in (high, low))
+    devices, part = np.subtract(*ends), high - low
     works = tuple(
         replace(item, avoids=tuple(int(place[other]) for other in item.avoids if mine[other]))
         for item, chosen in zip(problem.workloads, mine.tolist(), strict=True)

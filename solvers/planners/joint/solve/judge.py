@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
-from solvers.engines.contents import Contents
+from solvers.engines.contents import PROCESSORS, Contents
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import EMPTY, Judged, Layout, Pattern, Patterns, ordered
 
@@ -25,15 +25,15 @@ _CHUNK = 20_000
 
 class Judge:
     """A problem's numbers laid out for judging many rows; build once, ask often. `eager`: batches are chosen by what
-    they carry when full instead of by what is granted.
+    they carry when full instead of by what is granted; `lanes`: so many pools are priced at a time.
     """
 
-    def __init__(self, problem: JointProblem, *, eager: bool = False) -> None:
+    def __init__(self, problem: JointProblem, *, eager: bool = False, lanes: int = PROCESSORS) -> None:
         self.problem, self.eager = problem, eager
         self.width = max((pool.clients for pool in problem.pools), default=1)
         self.per_device_max = np.array([item.per_device_max for item in problem.workloads], dtype=np.int64)
         self.idle_w = np.array([item.idle_w for item in problem.pools], dtype=np.float64)
-        self.contents = Contents(problem)
+        self.contents = Contents(problem, lanes)
 
     def judge(self, rows: Patterns) -> Judged:
         """Every row. Members may stand in any place; the answer's rows are in order. An empty device is lawful."""

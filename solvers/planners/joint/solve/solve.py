@@ -128,13 +128,14 @@ class Phases:
     begin: Generation | None = None  # with cuts where there are few workloads
     search: Generation | None = None
     bound: Bound | None = None
-    proven: bool = False
-    """Whether the bound was sought beside the search."""
+    proven: bool = False  # the bound, beside the search
     deadline: Deadline = field(init=False)
 
     def turn(self, deadline: Deadline, seed: int) -> Layout:
         """All phases, as far as the deadline lets them. Of few workloads devices are counted before they are whole."""
         counts = self.pace is None and len(self.problem.workloads) <= TURNS_WORKLOADS_MAX
+        alone = counts or self.pace is not None or deadline.work_units is not None or PROCESSORS < 2
+        beside = not (alone or deadline.crowding > CROWDED)  # the bound, on another processor
         problem, master, self.deadline, begun_s = self.problem, self.master, deadline, deadline.elapsed_s
         if not self.converged:
             if self.relaxation is None:
@@ -143,7 +144,7 @@ class Phases:
                     list_patterns(master, deadline)
                 master.offer(master.of_patterns((*self.found.patterns, *self.order.warm)))
                 master.keep_standing(self.order.standing, self.order.launch_usd_per_s)
-            pace = self.pace or replace(Pace.of(problem, GENERATE_UNTIL, GAP), proves=not self._beside(deadline))
+            pace = self.pace or replace(Pace.of(problem, GENERATE_UNTIL, GAP), proves=not beside)
             relaxation = generate(master, deadline, pace, self.relaxation)
             self.facts["generate_s"] += deadline.elapsed_s - begun_s
             if relaxation is None:
@@ -154,31 +155,19 @@ class Phases:
             self.facts |= {"columns": master.size, "rounds": rounds, "relaxed_usd_per_h": self.search.relaxed.value}
             kept = master.promising(relaxation.best, COLUMNS_KEPT)
             self.columns = tuple(master.judge.patterns(master.judged.take(kept)))
-        beside = self._beside(deadline)
+        assert self.begin is not None
         if not counts:
             part = 0.0 if self.pace else PROOF_PART if self.converged else PROOF_FAR_PART
             self.deadline = portion(deadline, 1 - (LATE if beside else part))
-        if self.begin is not None and beside:
-            self._search_beside(self.begin, seed, deadline)
-        elif self.begin is not None:
+        with ThreadPoolExecutor(1, thread_name_prefix="bound") as lane:
+            asked = partial(_proof, self, self.begin, portion(deadline, 1.0), GAP_LAST, beside=True)
+            bound = lane.submit(asked) if beside else None
             self._search(self.begin, seed, deadline, counts=counts)
+            if bound is not None:
+                self.bound, self.proven = bound.result(), True
         if not counts:
             charge(deadline, self.deadline)
         return self.found
-
-    def _beside(self, deadline: Deadline) -> bool:
-        """Whether the bound is sought beside the search: not where work is counted, nor on a busy machine."""
-        many = self.pace is None and len(self.problem.workloads) > TURNS_WORKLOADS_MAX
-        return many and deadline.work_units is None and PROCESSORS > 1 and deadline.crowding < CROWDED
-
-    def _search_beside(self, begin: Generation, seed: int, deadline: Deadline) -> None:
-        """Likewise, and the bound at the same time, on another processor."""
-        alone = Judge(self.problem)
-        alone.contents.lanes = 1
-        with ThreadPoolExecutor(1, thread_name_prefix="bound") as lane:
-            bound = lane.submit(_proven, self, begin, portion(deadline, 1.0), GAP_LAST, alone)
-            self._search(begin, seed, deadline, counts=False)
-            self.bound, self.proven = bound.result(), True
 
     @property
     def converged(self) -> bool:
@@ -392,7 +381,7 @@ def _whole(problem: JointProblem, order: SolveOrder, first: Layout, deadline: De
     gap = GAP_BRANCHED if branches else GAP_LAST
     near = bound is not None and relaxed.value - bound.usd_per_h <= gap * abs(relaxed.value)
     if not (near or phases.proven) and (deadline.work_units is not None or not few_devices(problem)):
-        bound = _proven(phases, phases.search, deadline, gap)
+        bound = _proof(phases, phases.search, deadline, gap)
     rows = Rows(problem)
     duals, worth = (relaxed.row_duals, None) if bound is None else (bound.duals, bound.worth)
     prices = rows.prices(duals, worth if problem is given else None)
@@ -405,15 +394,13 @@ def _whole(problem: JointProblem, order: SolveOrder, first: Layout, deadline: De
     )
 
 
-def _proven(
-    phases: Phases, search: Generation, deadline: Deadline, gap: float, beside: Judge | None = None
-) -> Bound | None:
-    """A nearer bound than generation ended with, where there is time: without cuts, whose duals prove little. `beside`:
-    a search that goes on with the same patterns.
+def _proof(phases: Phases, search: Generation, deadline: Deadline, gap: float, *, beside: bool = False) -> Bound | None:
+    """A nearer bound than generation ended with, where there is time: without cuts, whose duals prove little. `beside`
+    a search on the same patterns: on one processor.
     """
     master, bound = search.master, phases.bound
-    if len(master.rows.cut_work) or beside is not None:
-        master = Master(master.problem, beside or master.judge)
+    if len(master.rows.cut_work) or beside:
+        master = Master(master.problem, Judge(master.problem, lanes=1) if beside else master.judge)
         master.adopt(search.master.judged)
     pace = Pace(until_part=END, gap=gap, first_pct=1, first_part=LOOK_OF_GAP_LAST * gap, proven=bound)
     found = generate(master, deadline, pace)

@@ -20,13 +20,13 @@ MANY, FEW = family_problem(200, TURNS_WORKLOADS_MAX + 8, 1), family_problem(16, 
 @pytest.fixture
 def proving(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the threads in which a bound was sought, on two processors."""
-    names, proven = list[str](), solving._proven
+    names, proven = list[str](), solving._proof
 
-    def named(*asked: Any) -> Bound | None:
+    def named(*asked: Any, **more: Any) -> Bound | None:
         names.append(threading.current_thread().name)
-        return proven(*asked)
+        return proven(*asked, **more)
 
-    monkeypatch.setattr(solving, "_proven", named)
+    monkeypatch.setattr(solving, "_proof", named)
     monkeypatch.setattr(solving, "PROCESSORS", 2)
     return names
 

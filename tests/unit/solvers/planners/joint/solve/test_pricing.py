@@ -118,8 +118,8 @@ def test_pools_that_took_more_may_take_more_next(monkeypatch: pytest.MonkeyPatch
 def test_a_slow_machine_is_asked_for_less(monkeypatch: pytest.MonkeyPatch) -> None:
     """By time alone: what a unit took last is what one takes."""
     problem, now_s, asked = _varied(1, "device"), [0.0], list[float]()
-    judge = Judge(problem)
-    pricing, judge.contents.lanes = Pricing(judge, Rows(problem), judge.width), 1
+    judge = Judge(problem, lanes=1)
+    pricing = Pricing(judge, Rows(problem), judge.width)
 
     def slow(_prices: ItemPrices, efforts: Mapping[int, Effort]) -> list[Priced]:
         asked.append(sum(effort.units for effort in efforts.values()))
