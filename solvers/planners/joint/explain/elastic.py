@@ -39,7 +39,7 @@ WATT_WEIGHT = 0.01
 WATTS_MAX = 1e5
 COST_WEIGHT = 1e-4
 DUST = 1e-6
-LIMITS = Limits(time_s=2.0, work=200.0, gap=1e-6)
+LIMITS = Limits(time_s=20.0, work=200.0, gap=1e-6)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
