@@ -43,7 +43,7 @@ from solvers.problems.patterns import EMPTY, Layout, Pattern
 GAP_PROVEN_PCT = 1e-4
 ANSWERING_PART = 0.93
 """Of the deadline: then the answer begins to be handed over."""
-LEFT_PART = 0.05
+LEFT_PART = 0.1
 """Of a search's budget: with less than this left it did not end by itself."""
 COUNTING_PART = 0.3
 """Of the deadline, where every replica takes a whole device."""
