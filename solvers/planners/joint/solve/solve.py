@@ -128,14 +128,13 @@ class Phases:
     begin: Generation | None = None  # with cuts where there are few workloads
     search: Generation | None = None
     bound: Bound | None = None
-    proven: bool = False  # the bound, beside the search
+    beside: bool = False
+    """Whether the bound is sought beside the search, on another processor."""
     deadline: Deadline = field(init=False)
 
     def turn(self, deadline: Deadline, seed: int) -> Layout:
         """All phases, as far as the deadline lets them. Of few workloads devices are counted before they are whole."""
         counts = self.pace is None and len(self.problem.workloads) <= TURNS_WORKLOADS_MAX
-        alone = counts or self.pace is not None or deadline.work_units is not None or PROCESSORS < 2
-        beside = not (alone or deadline.crowding > CROWDED)  # the bound, on another processor
         problem, master, self.deadline, begun_s = self.problem, self.master, deadline, deadline.elapsed_s
         if not self.converged:
             if self.relaxation is None:
@@ -144,7 +143,7 @@ class Phases:
                     list_patterns(master, deadline)
                 master.offer(master.of_patterns((*self.found.patterns, *self.order.warm)))
                 master.keep_standing(self.order.standing, self.order.launch_usd_per_s)
-            pace = self.pace or replace(Pace.of(problem, GENERATE_UNTIL, GAP), proves=not beside)
+            pace = self.pace or replace(Pace.of(problem, GENERATE_UNTIL, GAP), proves=not self.beside)
             relaxation = generate(master, deadline, pace, self.relaxation)
             self.facts["generate_s"] += deadline.elapsed_s - begun_s
             if relaxation is None:
@@ -158,13 +157,13 @@ class Phases:
         assert self.begin is not None
         if not counts:
             part = 0.0 if self.pace else PROOF_PART if self.converged else PROOF_FAR_PART
-            self.deadline = portion(deadline, 1 - (LATE if beside else part))
+            self.deadline = portion(deadline, 1 - (LATE if self.beside else part))
         with ThreadPoolExecutor(1, thread_name_prefix="bound") as lane:
             asked = partial(_proof, self, self.begin, portion(deadline, 1.0), GAP_LAST, beside=True)
-            bound = lane.submit(asked) if beside else None
+            bound = lane.submit(asked) if self.beside else None
             self._search(self.begin, seed, deadline, counts=counts)
             if bound is not None:
-                self.bound, self.proven = bound.result(), True
+                self.bound = bound.result()
         if not counts:
             charge(deadline, self.deadline)
         return self.found
@@ -365,7 +364,9 @@ def _whole(problem: JointProblem, order: SolveOrder, first: Layout, deadline: De
     given = problem
     if few_devices(problem) and (alone := master.rows.alone()) is not problem:
         problem, master = alone, Master(alone, Judge(alone))
-    phases, turns = Phases(problem, order, first, master), [first]
+    branches, free = len(problem.workloads) <= TURNS_WORKLOADS_MAX, PROCESSORS > 1 and deadline.crowding < CROWDED
+    beside = free and not branches and deadline.work_units is None
+    phases, turns = Phases(problem, order, first, master, beside=beside), [first]
     for turn, within in enumerate(_turns(problem, deadline)):
         if (layout := phases.turn(within, order.seed + 1_000 * turn)) is not turns[-1]:
             turns.append(layout)
@@ -377,10 +378,9 @@ def _whole(problem: JointProblem, order: SolveOrder, first: Layout, deadline: De
     if phases.search is None:
         return layout
     bound, begun_s, relaxed = phases.bound, deadline.elapsed_s, phases.search.relaxed
-    branches = len(problem.workloads) <= TURNS_WORKLOADS_MAX
     gap = GAP_BRANCHED if branches else GAP_LAST
     near = bound is not None and relaxed.value - bound.usd_per_h <= gap * abs(relaxed.value)
-    if not (near or phases.proven) and (deadline.work_units is not None or not few_devices(problem)):
+    if not (near or beside) and (deadline.work_units is not None or not few_devices(problem)):
         bound = _proof(phases, phases.search, deadline, gap)
     rows = Rows(problem)
     duals, worth = (relaxed.row_duals, None) if bound is None else (bound.duals, bound.worth)
