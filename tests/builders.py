@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from solvers.domain.change import Target
 from solvers.domain.device import Device, DeviceMode, GpuType, MigSlice, Node, PriceKind, PriceRow
+from solvers.domain.evidence import SilentReporter
 from solvers.domain.ids import (
     ClusterName,
     DeviceId,
@@ -26,7 +27,7 @@ from solvers.domain.ids import (
     ServiceId,
     WorkloadId,
 )
-from solvers.domain.plan import Assignment, Envelope
+from solvers.domain.plan import Assignment, Envelope, Proposal
 from solvers.domain.policy import Policy
 from solvers.domain.profile import Profile, ProfilePoint
 from solvers.domain.snapshot import NodeStatus, Snapshot
@@ -340,6 +341,16 @@ def request(picture: Snapshot, movable: Iterable[str] | None = None, seed: int =
     """A planning request; by default everything may move."""
     ids = everything_movable(picture) if movable is None else tuple(WorkloadId(item) for item in movable)
     return PlanRequest(snapshot=picture, movable=ids, budget=counted(WORK_UNITS), seed=seed)
+
+
+class Taker(SilentReporter):
+    """Keeps what a planner hands over on its way."""
+
+    def __init__(self) -> None:
+        self.taken: list[Proposal] = []
+
+    def found(self, proposal: Proposal) -> None:
+        self.taken.append(proposal)
 
 
 HARD = Affinity()

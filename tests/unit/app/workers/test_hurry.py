@@ -27,16 +27,6 @@ GRACE_S = 200.0
 """However slow this machine is."""
 
 
-class Taker(SilentReporter):
-    """Takes what is found on the way."""
-
-    def __init__(self) -> None:
-        self.taken: list[Proposal] = []
-
-    def found(self, proposal: Proposal) -> None:
-        self.taken.append(proposal)
-
-
 def request_of(gpus: int, services: int, seed: int, deadline_s: float) -> PlanRequest:
     return replace(builders.request(family_snapshot(gpus, services, seed)), budget=Budget(deadline_s=deadline_s))
 
@@ -70,7 +60,7 @@ def test_a_thousand_gpus_in_a_moment() -> None:
 
 @pytest.mark.parametrize(("gpus", "services", "seed"), [(64, 20, 1), (64, 20, 4), (64, 20, 5), (256, 60, 1)])
 def test_what_is_handed_over_first_is_no_worse_than_greeds(gpus: int, services: int, seed: int) -> None:
-    request, taker = request_of(gpus, services, seed, AT_ONCE_S), Taker()
+    request, taker = request_of(gpus, services, seed, AT_ONCE_S), builders.Taker()
     registry.propose("joint", request, reporter=taker)
     greedy_no_better(request, sound_plan(request, taker.taken[0]))
 
@@ -78,7 +68,7 @@ def test_what_is_handed_over_first_is_no_worse_than_greeds(gpus: int, services: 
 @pytest.mark.parametrize("looks", [22, 28])
 def test_whom_a_layout_leaves_short_that_time_cut_off_greed_may_serve(looks: int) -> None:
     """The clock stands still, and then it is too late: in the midst of the first layout."""
-    request, taker, seen = request_of(64, 20, 1, 1.5), Taker(), 0
+    request, taker, seen = request_of(64, 20, 1, 1.5), builders.Taker(), 0
     assert not affords_first(request)
 
     def jumping_s() -> float:
@@ -95,7 +85,7 @@ def test_whom_a_layout_leaves_short_that_time_cut_off_greed_may_serve(looks: int
 @pytest.mark.parametrize("looks", [1, 4, 16, 64])
 def test_a_clock_that_jumps_ends_the_search_and_not_the_answer(looks: int) -> None:
     """As for a process that gets no processor for an hour: after so many looks at the clock, it is too late."""
-    request, taker, seen = request_of(64, 20, 2, 60.0), Taker(), 0
+    request, taker, seen = request_of(64, 20, 2, 60.0), builders.Taker(), 0
     steady_s = time.monotonic
 
     def jumping_s() -> float:

@@ -279,16 +279,6 @@ def test_patterns_found_are_handed_to_the_next_solve() -> None:
     assert warm[2] == 0
 
 
-class Taker(SilentReporter):
-    """Keeps what is handed over on the way."""
-
-    def __init__(self) -> None:
-        self.taken: list[Proposal] = []
-
-    def found(self, proposal: Proposal) -> None:
-        self.taken.append(proposal)
-
-
 def test_what_is_handed_over_says_what_is_proven_by_then() -> None:
     proven_usd = list[float]()
 
@@ -299,7 +289,7 @@ def test_what_is_handed_over_says_what_is_proven_by_then() -> None:
         proven_usd.append(layout.bound_usd_per_h or 0.0)
         return layout
 
-    taker = Taker()
+    taker = builders.Taker()
     Joint(on_the_way).propose(request_of(builders.lab(SERVICES)), b"", taker)
     greedy, *_, last = [item.plan for item in taker.taken if item.plan is not None]
     assert greedy.bound_usd_per_h is None
@@ -319,7 +309,7 @@ def test_what_is_left_to_a_search_is_not_spent_on_handing_over(left_s: float, mo
         advance.better(layout)
         return layout
 
-    taker = Taker()
+    taker = builders.Taker()
     Joint(on_the_way).propose(request_of(builders.lab(SERVICES)), b"", taker)
     assert len(taker.taken) == 1 + more  # greed's first
 

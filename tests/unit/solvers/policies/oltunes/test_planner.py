@@ -11,7 +11,7 @@ import pytest
 
 from solvers.domain.arrays import Floats
 from solvers.domain.evidence import ReasonCode, SilentReporter
-from solvers.domain.plan import Plan, Proposal
+from solvers.domain.plan import Plan
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import OfflineTask
 from solvers.errors import FieldError
@@ -57,19 +57,9 @@ def test_who_finds_no_group_waits_only_where_that_is_wanted() -> None:
     assert [told["affinity"] for told in below] == [25.0]
 
 
-class Taker(SilentReporter):
-    """Takes what is found on the way."""
-
-    def __init__(self) -> None:
-        self.taken: list[Proposal] = []
-
-    def found(self, proposal: Proposal) -> None:
-        self.taken.append(proposal)
-
-
 def test_a_plan_is_handed_over_before_all_profiles_are_learned() -> None:
     planner, request = Oltunes(), builders.request(picture([task("one"), task("two", "bert")]))
-    first, again = Taker(), Taker()
+    first, again = builders.Taker(), builders.Taker()
     thought = planner.think(request, b"", first)
     (early,) = first.taken
     assert early.plan is not None
