@@ -24,6 +24,7 @@ WHOLE = Path(__file__).parents[1] / "results" / "predictors.md"
 OURS = "headroom"
 LABELS = {dataset.name: dataset.label for dataset in DATASETS}
 GROUPS = "groups: "
+ASKED = "By `python -m benchmarks.predictors`; predictors are asked in process (internal figures)."
 EVERYTHING = "Every predictor on every split: [predictors.md](../../benchmarks/results/predictors.md)."
 _ORDER = (
     "cells",
@@ -293,7 +294,7 @@ def _under(mark: str, sections: Iterable[tuple[str, list[str]]]) -> str:
 
 def write_document(results: Results, path: Path = DOCUMENT, whole: Path = WHOLE) -> None:
     """Put the tables between the markers, everything else in the page stays; and the long ones into their own file."""
-    whole.write_text(f"# Predictors, split by split\n\n{whole_part(results)}\n", encoding="utf-8")
+    whole.write_text(f"# Predictors, split by split\n\n{ASKED}\n\n{whole_part(results)}\n", encoding="utf-8")
     text = path.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
