@@ -16,6 +16,7 @@ from agents.devices.base import Devices, DeviceSample, WorkerSample, WorkerState
 from agents.errors import DeviceError
 from agents.wire import DeviceInventory, DeviceTarget, NodeTarget, RepartitionReport, ReplicaTarget, mirrored
 from solvers.control.controllers import Controller, controller, names
+from solvers.control.judging import coming_part
 from solvers.control.records import (
     DeviceEnvelope,
     DeviceReading,
@@ -281,7 +282,16 @@ def reading_of(sample: DeviceSample, envelope: DeviceEnvelope) -> DeviceReading:
         power_capped=envelope.power_w_cap is not None and "power" in sample.throttle,
         stale=not sample.healthy,
         beside=any(_leaves(worker, envelope) for worker in sample.workers),
+        coming_part=coming_part(
+            _held(sample, WorkerState.STARTING), _held(sample, WorkerState.READY, WorkerState.DRAINING)
+        ),
     )
+
+
+def _held(sample: DeviceSample, *states: WorkerState) -> list[tuple[str, int]]:
+    """Replicas and shares, %, of the workers in some states."""
+    specs = [worker.reading.spec for worker in sample.workers if not worker.gone and worker.reading.state in states]
+    return [(spec.replica, spec.share_pct_sm) for spec in specs]
 
 
 def _leaves(worker: WorkerSample, envelope: DeviceEnvelope) -> bool:

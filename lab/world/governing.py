@@ -14,6 +14,7 @@ from lab.world.ledger import percentile_ms
 from lab.world.loads import Load, WorldLoads
 from lab.world.state import Meter, Process, State, WorldDevice
 from solvers.control.controllers import Controller, controller
+from solvers.control.judging import coming_part
 from solvers.control.records import (
     DeviceEnvelope,
     DeviceReading,
@@ -123,7 +124,15 @@ class FleetGoverning:
             power_capped=governed.capped and governed.envelope.power_w_cap is not None,
             stale=cell.lost > 0,
             beside=governed.beside,
+            coming_part=coming_part(
+                [_held(each) for each in cell.processes if each.state is ReplicaState.STARTING],
+                [_held(each) for each in cell.processes if each.working],
+            ),
         )
+
+
+def _held(process: Process) -> tuple[str, int]:
+    return process.item.replica, process.item.share_pct_sm
 
 
 def _leaves(process: Process, state: DeviceState) -> bool:

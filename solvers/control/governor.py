@@ -177,7 +177,7 @@ class _Turn:
         """The setting after this period: reductions first, then batches, then the clock."""
         setting = self._reduced()
         table, step_mhz = self.envelope.clocks_mhz_sm, self.settings.clock_step_mhz
-        if any(verdict.wish is ReplicaWish.CLOCK_DOWN for verdict in self.verdicts):
+        if self._makes_room() or any(verdict.wish is ReplicaWish.CLOCK_DOWN for verdict in self.verdicts):
             lower = clock_below(setting.clock_mhz_sm, table, step_mhz)
             return replace(setting, clock_mhz_sm=lower), ReplicaWish.CLOCK_DOWN
         if not settled(self.settings, self.state):
@@ -215,12 +215,13 @@ class _Turn:
 
     def _clock_up_agreed(self) -> bool:
         """One clock, many replicas. Who breaks its limit with its smallest batch has nothing left but the clock and
-        outranks those that would only grow; else everybody who still could grow must agree, and nobody may be awaited.
+        outranks those that would only grow; else everybody who still could grow must agree, and nobody may be awaited
+        or on the way out.
         """
         late = [verdict for verdict in self.verdicts if verdict.latency is Zone.HIGH]
         if late:
             return all(verdict.wish is ReplicaWish.CLOCK_UP for verdict in late)
-        if self._awaits():
+        if self._awaits() or self._shares_cap():
             return False
         voting = [verdict for verdict in self.verdicts if verdict.latency is not None]
         return bool(voting) and all(verdict.wish is ReplicaWish.CLOCK_UP for verdict in voting)
@@ -228,6 +229,22 @@ class _Turn:
     def _awaits(self) -> bool:
         """Whether somebody planned here does not serve yet, under a cap that it will draw from."""
         return self.envelope.power_w_cap is not None and None in readings_of(self.envelope, self.reading)
+
+    def _shares_cap(self) -> bool:
+        """Whether somebody who leaves still draws from the cap. What is above it meanwhile is not remembered, and a
+        clock is a coarse step: raised, it would break the cap again and again.
+        """
+        return self.envelope.power_w_cap is not None and self.reading.beside
+
+    def _makes_room(self) -> bool:
+        """Whether the clock has to fall for those who start, before they draw: at today's watts for each share they
+        would break the cap. Nobody may come near a latency limit for it.
+        """
+        cap_w, power_w = self.envelope.power_w_cap, self.reading.power_w
+        if cap_w is None or power_w is None or power_w * (1.0 + self.reading.coming_part) <= cap_w:
+            return False
+        near = any(verdict.latency in (Zone.BAND, Zone.HIGH) for verdict in self.verdicts)
+        return self.reading.coming_part > 0.0 and not near and len(self.envelope.clocks_mhz_sm) > 1
 
     def repartition(self) -> Repartition:
         """What would help: share for the replica that is furthest beyond its limit, or one replica less."""

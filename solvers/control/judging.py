@@ -68,6 +68,15 @@ def is_bad(power: Zone, verdicts: Sequence[ReplicaVerdict]) -> bool:
     return power is Zone.HIGH or any(verdict.latency is Zone.HIGH for verdict in verdicts)
 
 
+def coming_part(starting: Sequence[tuple[str, int]], working: Sequence[tuple[str, int]]) -> float:
+    """Of replicas and shares, %: what those who start add, as a part of what works. Who is replaced goes."""
+    held: dict[str, int] = {}
+    for replica, share_pct_sm in working:
+        held[replica] = held.get(replica, 0) + share_pct_sm
+    added = sum(max(0, share_pct_sm - held.get(replica, 0)) for replica, share_pct_sm in starting)
+    return added / sum(held.values()) if added and any(held.values()) else 0.0
+
+
 def settled(settings: GovernorSettings, state: DeviceState) -> bool:
     """Whether measurements show the last change."""
     return state.changed_period is None or state.period - state.changed_period >= settings.settle_periods

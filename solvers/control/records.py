@@ -151,6 +151,8 @@ class DeviceReading:
     """Too old to act on."""
     beside: bool = False
     """Whether somebody runs here who is on the way out: what is broken meanwhile says nothing of the setting."""
+    coming_part: float = 0.0
+    """Share that is being started here, as a part of the share at work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

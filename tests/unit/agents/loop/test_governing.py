@@ -384,6 +384,12 @@ def test_what_a_retiring_replica_draws_is_no_experience_of_who_stays() -> None:
     assert not reading_of(replace(sample, workers=(stays,)), envelope).beside
     drains = replace(stays, reading=replace(stays.reading, state=WorkerState.DRAINING))
     assert reading_of(replace(sample, workers=(stays, drains)), envelope).beside
+    assert reading_of(sample, envelope).coming_part == 0.0
+    starts = replace(stays, reading=replace(stays.reading, state=WorkerState.STARTING))
+    others = tuple(each for each in sample.workers if each.reading.spec.replica != "r1")
+    told = reading_of(replace(sample, workers=(*others, starts)), envelope)
+    held = sum(each.reading.spec.share_pct_sm for each in others)
+    assert told.coming_part == pytest.approx(stays.reading.spec.share_pct_sm / held)
 
 
 def test_execution_alone_counts_where_the_service_says_so() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from lab.world.world import World
+from solvers.domain.ids import ReplicaId
 from solvers.domain.snapshot import ReplicaState
 from tests.simulation.small_world import contender, planners, scenario
 
@@ -23,3 +26,7 @@ def test_who_drains_beside_the_planned_ones_is_told() -> None:
     governing.period()
     governing.watch()
     assert not governing._reading(cell, governed).beside
+    assert governing._reading(cell, governed).coming_part == 0.0
+    starting = replace(cell.processes[0].item, replica=ReplicaId("one-more"))
+    cell.processes.append(replace(cell.processes[0], item=starting, state=ReplicaState.STARTING))
+    assert governing._reading(cell, governed).coming_part > 0.0

@@ -19,6 +19,7 @@ from solvers.control.judging import (
     batches_above,
     clock_below,
     clocks_above,
+    coming_part,
     first_state,
     fitted,
     power_zone,
@@ -330,6 +331,43 @@ def test_what_is_broken_beside_one_who_leaves_is_not_remembered() -> None:
             state = LOOP.step(pair(), state, seen(100.0, 10.0, 10.0)).state
         batches[beside] = state.setting.batches
     assert batches == {True: (5, 5), False: (1, 1)}
+
+
+def test_no_clock_is_raised_into_a_cap_beside_one_who_leaves() -> None:
+    """What breaks the cap meanwhile is not remembered, so it would be tried again in every second period."""
+    reading = replace(seen(100.0, 10.0, 10.0), beside=True)
+    assert LOOP.step(pair(), at(32, 32), reading).clock is ReplicaWish.HOLD
+    assert LOOP.step(replace(pair(), power_w_cap=None), at(32, 32), reading).clock is ReplicaWish.CLOCK_UP
+    assert LOOP.step(pair(), at(8, 8), reading).state.setting.batches == (9, 9), "batches step finely"
+    late = replace(seen(100.0, 200.0, 10.0), beside=True)
+    assert LOOP.step(pair(), at(1, 8), late).clock is ReplicaWish.CLOCK_UP, "who is late with one goes first"
+
+
+@pytest.mark.parametrize(
+    ("power_w", "latency_ms", "coming_part", "clock"),
+    [
+        (120.0, 10.0, 0.5, ReplicaWish.CLOCK_DOWN),
+        (120.0, 10.0, 0.2, ReplicaWish.HOLD),
+        (120.0, 95.0, 0.5, ReplicaWish.HOLD),
+        (145.0, 10.0, 0.0, ReplicaWish.HOLD),
+    ],
+    ids=["would break the cap", "has room", "would be late", "nobody starts"],
+)
+def test_the_clock_falls_for_those_who_start_before_they_draw(
+    power_w: float, latency_ms: float, coming_part: float, clock: ReplicaWish
+) -> None:
+    starting = replace(seen(power_w, latency_ms, latency_ms), coming_part=coming_part, beside=True)
+    assert LOOP.step(pair(), at(8, 8), starting).clock is clock
+    lowest = LOOP.step(pair(), at(8, 8, clock=CLOCKS_MHZ[0]), starting).state.setting
+    assert lowest.clock_mhz_sm == CLOCKS_MHZ[0]
+
+
+def test_what_starts_counts_by_what_it_adds_to_the_share_at_work() -> None:
+    working = [("a", 30), ("b", 70)]
+    assert coming_part([("c", 50)], working) == 0.5
+    assert coming_part([("b", 100)], working) == pytest.approx(0.3), "who is replaced goes"
+    assert coming_part([("a", 20)], working) == coming_part([], working) == 0.0
+    assert coming_part([("c", 50)], []) == 0.0
 
 
 def test_raising_waits_until_measurements_show_the_last_change() -> None:
