@@ -14,19 +14,13 @@ from headroom_client.wire import ApiError, WrongUseError, problem_of
 
 STREAM_SILENT_S = 60.0
 """A stream that does not even beat for this long is dead."""
+PORT_MAX = 65_535
 _PATIENCE = httpx.Timeout(10.0, read=STREAM_SILENT_S)
 
 
 def terms(server: str, token: str, timeout_s: float, transport: object | None) -> dict[str, Any]:
     """What either of httpx' clients is told."""
-    if not server.startswith(("http://", "https://")):
-        raise WrongUseError(f"the server address {server!r} must start with http:// or https://")
-    try:
-        address = httpx.URL(server)
-    except httpx.InvalidURL as error:
-        raise WrongUseError(f"the server address {server!r} cannot be read: {str(error).rstrip('.')}") from None
-    if not address.host:
-        raise WrongUseError(f"the server address {server!r} names no host")
+    address = _address(server)
     if not (token.isascii() and token.isprintable()) or " " in token:
         raise WrongUseError("the token holds what no token does: spaces, line breaks, or characters that are not ASCII")
     headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
@@ -35,6 +29,27 @@ def terms(server: str, token: str, timeout_s: float, transport: object | None) -
     except ValueError as error:
         raise WrongUseError(str(error)) from None
     return {"base_url": address, "headers": headers, "timeout": timeout_s, **taken}
+
+
+def _address(server: str) -> httpx.URL:
+    """What nothing can be asked at is told before anything is sent. A path may stay: a proxy's."""
+    if not server.startswith(("http://", "https://")):
+        raise WrongUseError(f"the server address {server!r} must start with http:// or https://")
+    try:
+        address = httpx.URL(server)
+    except httpx.InvalidURL as error:
+        raise WrongUseError(f"the server address {server!r} cannot be read: {str(error).rstrip('.')}") from None
+    if address.userinfo:
+        raise WrongUseError(f"the server address of {address.host} holds a user or a password; tokens are given apart")
+    if any(character.isspace() for character in server):
+        raise WrongUseError(f"the server address {server!r} has a blank in it")
+    if not address.host:
+        raise WrongUseError(f"the server address {server!r} names no host")
+    if address.port is not None and not 1 <= address.port <= PORT_MAX:
+        raise WrongUseError(f"the server address {server!r} names port {address.port}; ports are 1 to {PORT_MAX}")
+    if address.query or address.fragment:
+        raise WrongUseError(f"the server address {server!r} has more behind its path")
+    return address
 
 
 class Blocking:

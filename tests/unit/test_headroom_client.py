@@ -77,6 +77,34 @@ def test_wrong_use_is_told_before_anything_is_sent() -> None:
         Client("127.0.0.1", "t")
 
 
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [
+        ("http://127.0.0.1:99999", "names port 99999; ports are 1 to 65535"),
+        ("http://127.0.0.1:0", "names port 0; ports are 1 to 65535"),
+        ("http://127.0.0.1:-1", "names port -1; ports are 1 to 65535"),
+        ("http://127.0.0.1:abc", "cannot be read: Invalid port: 'abc'"),
+        ("http://127.0.0.1:8080 ", "has a blank in it"),
+        ("http://a b", "has a blank in it"),
+        ("http://", "names no host"),
+        ("http://127.0.0.1:8080/?a=b", "has more behind its path"),
+        ("http://127.0.0.1:8080/#a", "has more behind its path"),
+        ("http://user:secret@127.0.0.1:8080", "of 127.0.0.1 holds a user or a password"),
+    ],
+)
+def test_an_address_at_which_nothing_can_be_asked_is_wrong_use(address: str, told: str) -> None:
+    with pytest.raises(WrongUseError) as raised:
+        Client(address, "t")
+    assert told in raised.value.message
+    assert "secret" not in raised.value.message
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1", "http://[::1]:65535/", "https://a.example/headroom"])
+def test_an_address_may_have_a_proxys_path(address: str) -> None:
+    with Client(address, "t") as client:
+        assert client.server == address.rstrip("/")
+
+
 # -- what both ask, beside the description of the API -----------------------------------------------------------------
 
 DESCRIBED = json.loads((Path(__file__).resolve().parents[2] / "openapi" / "openapi.json").read_text())["paths"]
