@@ -22,6 +22,8 @@ from solvers.errors import InputError, did_you_mean
 DEFAULT = "default"
 """Name of the project and the policy that are always there."""
 
+CHECKED_MAX = 2000
+"""So many documents the API checks together."""
 PROFILES_RANK = 5
 """Measurements come after the models and GPU types they are about, and before the workloads that need them."""
 

@@ -22,6 +22,7 @@ from solvers.errors import InputError
 NODES_MAX = 2_000_000
 Where: TypeAlias = Sequence[str | int]
 _DOCUMENTS = re.compile(r"^(?=---(?:\s|$))", re.MULTILINE)
+_SAYING = re.compile(r"^(?!---\s*$|\.\.\.|%)[ \t]*[^\s#]", re.MULTILINE)
 
 
 class _Loader(yaml.SafeLoader):
@@ -132,6 +133,14 @@ def read_marked(text: str, origin: str) -> list[Marked]:
             found += error.found
         line += part.count("\n")
     raise UnreadableError(wrong, found)
+
+
+def count_least(text: str, but: re.Pattern[str]) -> int:
+    """Documents of a YAML text, without reading them: those that say something, and nothing that `but` finds."""
+    if text.lstrip().startswith(("{", "[")):
+        return 0
+    parts = _DOCUMENTS.split(text)
+    return sum(_SAYING.search(part) is not None and but.search(part) is None for part in parts)
 
 
 def _read(text: str, origin: str, line: int) -> list[Marked]:

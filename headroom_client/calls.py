@@ -81,6 +81,11 @@ def stream(call: Callable[Concatenate[Any, P], AsyncIterator[T]]) -> Method[P, I
     return Method(call)
 
 
+def _refuse_others(method: str, path: str) -> None:
+    if not {"", ".", ".."}.isdisjoint(path.split("/")[1:]):
+        raise WrongUseError(f"a name is empty, or dots: {method} {path} would ask for something else")
+
+
 class Calls:
     """What can be asked of one control plane with one token."""
 
@@ -362,6 +367,7 @@ class Calls:
         return body
 
     async def _lines(self, path: str, asked: Document) -> AsyncIterator[Document]:
+        _refuse_others("GET", path)
         try:
             async with aclosing(self._http.lines(path, asked)) as lines:
                 async for line in lines:
@@ -380,8 +386,7 @@ class Calls:
         attempts_max: int | None = None,
         **terms: Any,
     ) -> ApiAnswer:
-        if not {"", ".", ".."}.isdisjoint(path.split("/")[1:]):
-            raise WrongUseError(f"a name is empty, or dots: {method} {path} would ask for something else")
+        _refuse_others(method, path)
         terms["headers"] = dict(headers or {})
         if method == "POST":
             terms["headers"].setdefault("Idempotency-Key", str(uuid.uuid4()))

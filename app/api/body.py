@@ -44,7 +44,7 @@ KEYS_MAX, ERRORS_MAX, RECORD_ERRORS = 4096, 30_000, 40
 """Of one object. A validator tells all that is wrong at once, of two bytes as much as a whole record lacks: where that
 may be more, it ends with the first wrong one of every list.
 """
-LONG_BYTES, PART_BYTES_LEAST, VALUE_BYTES_LEAST = 64 * 1024, 24, 8
+LONG_BYTES, PART_BYTES_LEAST, VALUE_BYTES_LEAST = 64 * 1024, 16, 8
 """Of longer bodies the objects and lists, and the values, are counted first; on average none is shorter."""
 
 

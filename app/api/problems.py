@@ -47,6 +47,7 @@ class Problem(BaseModel):
 
 MEDIA_TYPE = "application/problem+json"
 NO_STATE = "-"
+_SAID_MAX = 80
 
 
 def install(app: FastAPI) -> None:
@@ -135,7 +136,10 @@ async def _validation(request: Request, error: Exception) -> JSONResponse:
     for item in error.errors():
         place, *rest = item["loc"]
         pointer = pointer_of(rest) if place == "body" else f"{place}:{'.'.join(str(part) for part in rest)}"
-        faults.append(Fault(pointer=pointer, code=str(item["type"]).replace("_", "-"), detail=told(item)))
+        said = item.get("input")
+        # A body's pointer leads there; what stands in an address is told, shortened.
+        quoted = f"{said[:_SAID_MAX]!r} " if place != "body" and isinstance(said, str) else ""
+        faults.append(Fault(pointer=pointer, code=str(item["type"]).replace("_", "-"), detail=quoted + told(item)))
     return of_error(request_id_of(request.scope), FieldsError(tuple(faults)))
 
 

@@ -23,7 +23,7 @@ import typer
 import yaml
 
 from app import kinds
-from app.cli.options import COUNT_MAX, IntervalS, Server, Token, connect
+from app.cli.options import COUNT_MAX, IntervalS, Server, Token, connect, shortened
 from app.cli.output import Cell, CommandError, Exit, Format, Output, exit_code_of, listed, rows, sentence_of, show
 from app.cli.tables import plan_head
 from app.client.documents import (
@@ -139,7 +139,7 @@ def get(
             homes = {item["project"] for item in named if item["name"] == key[1]}
             if not homes and "/" not in "".join(names[1:]):
                 near = did_you_mean(key[1], {item["name"] for item in named})
-                raise CommandError(f"no project has a {kind.name} {key[1]}{near}", Exit.NOT_FOUND)
+                raise CommandError(f"no project has a {kind.name} {shortened(key[1])}{near}", Exit.NOT_FOUND)
             key = (homes.pop() if len(homes) == 1 else key[0], key[1])
         # Looks at the first few only could not tell what was deleted from what moved down.
         look = partial(_found, client, kind, key, None if watch else limit, labels)
@@ -180,14 +180,14 @@ def kind_and_key(names: Sequence[str]) -> tuple[Kind, tuple[str, ...]]:
     """A document's kind and key from words such as `service vision/resnet50`, with the default project where none is
     named. Raises InputError when the key has another shape.
     """
-    words = [part for name in names for part in name.split("/") if part]
-    kind = kinds.named(words[0] if words else "")
-    key = tuple(words[1:])
+    first, *rest = [part for name in names for part in name.split("/")] or [""]
+    kind, key = kinds.named(first), tuple(rest)
     expected = kind.key
     if len(key) == len(expected) - 1 and expected[0] == "project":
         key = (kinds.DEFAULT, *key)
-    if len(key) != len(expected):
-        raise InputError(f"a {kind.name} is named {'/'.join(expected).upper()}, got {'/'.join(key) or 'nothing'}")
+    if len(key) != len(expected) or not all(rest) or not {".", ".."}.isdisjoint(rest):
+        got = shortened("/".join(rest)) if any(rest) else "nothing"
+        raise InputError(f"a {kind.name} is named {'/'.join(expected).upper()}, got {got}")
     return kind, key
 
 
@@ -222,10 +222,11 @@ def _get_written(client: Client, written: _Written, words: Sequence[str], limit:
 
 def _path(written: _Written, words: Sequence[str]) -> str:
     """Where one of it is. Raises InputError when the key has another shape."""
-    key = [part for word in words for part in word.split("/") if part]
-    if len(key) != len(written.key):
+    key = [part for word in words for part in word.split("/")]
+    if len(key) != len(written.key) or not all(key):
         named = "/".join(written.key).upper()
-        raise InputError(f"one of {written.route} is named {named}, got {'/'.join(words) or 'nothing'}")
+        got = shortened("/".join(words)) if any(words) else "nothing"
+        raise InputError(f"one of {written.route} is named {named}, got {got}")
     return "/".join(("/v1", written.route, *(quote(part, safe=":") for part in key)))
 
 
@@ -373,10 +374,10 @@ def delete(
             typer.echo(f"{DocumentOutcome.DELETED} {kind.name}/{'/'.join(parts)}")
 
 
-def _read(files: list[str] | None) -> list[Declared]:
+def _read(files: list[str] | None, *, checked: bool = False) -> list[Declared]:
     if not files:
         raise InputError("name at least one file with -f")
-    documents = read_documents(files)
+    documents = read_documents(files, checked=checked)
     if not documents:
         raise InputError(f"no documents in {', '.join(files)}")
     return documents
@@ -385,7 +386,7 @@ def _read(files: list[str] | None) -> list[Declared]:
 def _read_or_judged(files: list[str] | None, server: str | None, token: str | None) -> list[Declared]:
     """Where some cannot be read the others are judged, but for names, which may be those of what cannot be read."""
     try:
-        return _read(files)
+        return _read(files, checked=True)
     except UnreadableError as error:
         judged = [document for document in error.found if document.kind != PROFILES]
         with suppress(CommandError, HeadroomError, ClientError), connect(server, token) as client:

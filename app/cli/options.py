@@ -1,5 +1,5 @@
-"""Options that several commands have (which control plane to talk to, how to plan outside a cycle, how far back), and
-commands that other distributions add: the laboratory's.
+"""Options that several commands have (which control plane to talk to, how to plan outside a cycle, how far back), how
+workloads are named, and commands that other distributions add: the laboratory's.
 
 The server comes from options first, then from the environment, then from what `headroom up` left behind here, then from
 the context that `headroom login` made current; without any it is said how to name one. What options on planning default
@@ -20,6 +20,7 @@ from app.cli.output import CommandError, Exit
 from app.client.connection import home_path, read_connection
 from app.client.contexts import CONTEXT_VARIABLE, read_contexts
 from headroom_client import Client
+from solvers.domain.value import NAME_PATTERN, NAME_WORDS
 from solvers.errors import InputError
 from solvers.extensions import COMMANDS, found
 
@@ -84,6 +85,23 @@ Data = Annotated[
 DATA = Path("../shared/data")
 
 
+def project_and_name(what: str, said: str, forms: str = "PROJECT/NAME") -> tuple[str, str]:
+    """The project and the name that somebody wrote. Raises InputError where it is another shape, or no name."""
+    parts = said.split("/")
+    if len(parts) != 2 or not all(parts):
+        raise InputError(f"a {what} is named {forms}, got {shortened(said)}")
+    for part in parts:
+        if not re.fullmatch(NAME_PATTERN, part):
+            raise InputError(f"a {what} is named {forms}: {shortened(part)} {NAME_WORDS}")
+    return parts[0], parts[1]
+
+
+def shortened(said: str) -> str:
+    """What somebody wrote, quoted, no longer than a line has room for."""
+    return repr(said if len(said) <= _QUOTED_MAX else said[:_QUOTED_MAX] + "…")
+
+
+_QUOTED_MAX = 80
 COUNT_MAX = 10**9
 """More than any list holds; what Python counts ends somewhere, too."""
 IntervalS = Annotated[float, typer.Option("--interval", help="Seconds between looks.", min=0.2, max=86_400)]

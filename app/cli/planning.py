@@ -28,6 +28,7 @@ from app.cli.options import (
     WorkUnits,
     connect,
     plugged,
+    project_and_name,
 )
 from app.cli.output import CommandError, Exit, Format, Output, listed, rows, show
 from app.cli.tables import (
@@ -177,12 +178,9 @@ def full_name(client: Client, workload: str) -> str:
     """`project/name` of a workload given by either form. Raises CommandError when it is unknown or not unique,
     InputError when it is of neither.
     """
-    parts = workload.split("/")
-    if len(parts) > 2 or not all(parts):
-        raise InputError(f"a workload is named NAME or PROJECT/NAME, got {workload!r}")
-    if len(parts) == 2:
-        return workload
-    return unique(workload, _workloads(client))
+    if workload and "/" not in workload:
+        return unique(workload, _workloads(client))
+    return "/".join(project_and_name("workload", workload, "NAME or PROJECT/NAME"))
 
 
 def _workloads(client: Client) -> list[str]:

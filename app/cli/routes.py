@@ -18,9 +18,10 @@ from typing import Annotated
 
 import typer
 
-from app.cli.options import Server, Token, connect
+from app.cli.options import Server, Token, connect, project_and_name
 from app.cli.output import CommandError, Exit, Format, Output, listed, show
 from app.client.offered import ReportLedger, ReportSender
+from app.kinds import DEFAULT
 from app.logs import EventLog, configure_logs
 from app.routing.haproxy import SLOTS, Balance, HaproxyFollower, HaproxyStyle, RuntimeSocket, backends
 from app.routing.nginx import NginxFollower, NginxOrder, upstreams
@@ -189,10 +190,7 @@ def _documents(client: Client, services: list[str] | None) -> list[Document]:
 
 def _full(name: str) -> str:
     """`project/name`; without a project, the default one's."""
-    parts = name.split("/")
-    if len(parts) > 2 or not all(parts):
-        raise CommandError(f"a service is named PROJECT/NAME, got {name}", Exit.USAGE)
-    return name if len(parts) == 2 else f"default/{name}"
+    return "/".join(project_and_name("service", name if "/" in name or not name else f"{DEFAULT}/{name}"))
 
 
 def _count(found: list[ServiceRoutes]) -> str:

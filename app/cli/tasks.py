@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.options import COUNT_MAX, Server, Token, connect, duration_s
+from app.cli.options import COUNT_MAX, Server, Token, connect, duration_s, project_and_name
 from app.cli.output import Cell, Format, Output, listed, number, rows, show
 from headroom_client import Document
 from solvers.errors import InputError
@@ -91,14 +91,14 @@ def list_tasks(
 def show_task(key: Key, output: Output = Format.TABLE, server: Server = None, token: Token = None) -> None:
     """Show one task: its place in line or its group, what is believed of it, and why."""
     with connect(server, token) as client:
-        found = client.task_status(*_key(key))
+        found = client.task_status(*project_and_name("task", key))
     show(found, output, [rows(("", ""), _facts(found)), *(f"  {sentence}" for sentence in found["why"])])
 
 
 @task.command("cancel")
 def cancel(key: Key, server: Server = None, token: Token = None) -> None:
     """Cancel a task: its document is deleted, and with it what is known of its progress."""
-    project, name = _key(key)
+    project, name = project_and_name("task", key)
     with connect(server, token) as client:
         client.delete("task", project, name)
     typer.echo(f"cancelled {project}/{name}")
@@ -110,13 +110,6 @@ def _slo(deadline: str | None, min_rate: float | None) -> dict[str, Any]:
     if deadline is not None:
         return {"kind": "deadline", "deadline_s": float(duration_s(deadline))}
     return {"kind": "throughput", "throughput_rps_min": min_rate}
-
-
-def _key(text: str) -> tuple[str, str]:
-    project, slash, name = text.partition("/")
-    if not slash or not project or not name or "/" in name:
-        raise InputError(f"a task is named PROJECT/NAME, got {text}")
-    return project, name
 
 
 def _place(item: Document) -> str:

@@ -8,6 +8,7 @@ told with file and line.
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -18,13 +19,14 @@ from typing import Any
 
 from app import kinds
 from app.kinds import Kind
-from app.marked import Marked, UnreadableError, Where, read_marked
+from app.marked import Marked, UnreadableError, Where, count_least, read_marked
 from headroom_client import ApiError, Client, ClientError, Document, WrongUseError, key_of
 from solvers.errors import InputError, did_you_mean
 
 PROFILES = "profiles"
 FILE_BYTES_MAX, CSV_BYTES_MAX = 4 * 2**20, 64 * 2**20
 """What the API checks at once is as much; reading lines takes seconds for each million."""
+_MEASUREMENTS = re.compile(rf"^kind:\s*{PROFILES}\b", re.MULTILINE)
 _SUFFIXES = (".yaml", ".yml", ".json")
 
 
@@ -75,13 +77,14 @@ class DocumentOutcome(StrEnum):
     ABSENT = "absent"
 
 
-def read_documents(sources: Iterable[str], loose: str | None = None) -> list[Declared]:
+def read_documents(sources: Iterable[str], loose: str | None = None, *, checked: bool = False) -> list[Declared]:
     """All documents of files, folders and `-` (standard input), in order of creation; UnreadableError names every place
     and has the documents that are well.
 
-    `loose` is a further kind whose documents have no key; without a `kind` a document is of that one.
+    `loose` is a further kind whose documents have no key; without a `kind` a document is of that one. What is to be
+    `checked` is counted first: reading takes a second for every thousand.
     """
-    reading = _FilesRead(loose)
+    reading = _FilesRead(loose, checked=checked)
     for source in sources:
         reading.read(source)
     if reading.faults:
@@ -94,16 +97,26 @@ def checked(client: Client, documents: Sequence[Declared]) -> list[Document] | N
     server is older than this. Raises InputError where they are too much for one request.
     """
     sent = [{"kind": document.kind, "document": document.fields} for document in documents if document.kind != PROFILES]
+    if len(sent) > kinds.CHECKED_MAX:
+        raise _too_many(f"{len(sent):,} documents")
     try:
         return client.check(sent) if sent else []
     except ApiError as error:
-        too_many = any(pointer == "/documents" for pointer, _ in error.pointers)
-        if error.status == 413 or too_many:
-            told = f"{len(sent)} documents are more than the API checks at once: apply them in parts; nothing was sent"
-            raise InputError(told) from None
+        if error.status == 413:
+            told = f"{len(sent)} documents are larger together than what the API takes at once"
+            raise InputError(f"{told}: {_IN_PARTS}; nothing was sent") from None
         if error.status in (404, 405):
             return None
         raise
+
+
+_IN_PARTS = "apply them in parts, such as one file after the other"
+
+
+def _too_many(told: str) -> InputError:
+    return InputError(
+        f"{told} are more than the {kinds.CHECKED_MAX:,} that are checked at once: {_IN_PARTS}; nothing was sent"
+    )
 
 
 def apply_document(client: Client, document: Declared) -> DocumentOutcome:
@@ -157,9 +170,10 @@ def _standing_etag(client: Client, document: Declared) -> str | None:
 class _FilesRead:
     """Documents while they are read, and everything that is wrong with their files."""
 
-    def __init__(self, loose: str | None) -> None:
+    def __init__(self, loose: str | None, *, checked: bool = False) -> None:
         self._loose = loose
-        self._seen: dict[str, str] = {}
+        self._checked, self._count = checked, 0
+        self._seen: dict[str, Marked] = {}
         self.found: list[Declared] = []
         self.faults: list[str] = []
 
@@ -193,6 +207,10 @@ class _FilesRead:
                 self.faults.append(error.message)
 
     def _parse(self, text: str, origin: str, folder: Path) -> None:
+        # Measurements go another way, and not together.
+        self._count += count_least(text, but=_MEASUREMENTS) if self._checked else 0
+        if self._count > kinds.CHECKED_MAX:
+            raise _too_many(f"{self._count:,} documents")
         try:
             loaded = read_marked(text, origin)
         except UnreadableError as error:
@@ -205,7 +223,6 @@ class _FilesRead:
                     self._add(part, folder)
 
     def _add(self, part: Marked, folder: Path) -> None:
-        place = part.complaint((), "")[1].removesuffix(": ")
         if unsaid := unsayable(part):
             self.faults += unsaid
             return
@@ -215,9 +232,10 @@ class _FilesRead:
             self.faults.append(error.message)
             return
         if document.key:
-            if document.label in self._seen:
-                self.faults.append(f"{place}: {document.label} is already declared in {self._seen[document.label]}")
-            self._seen.setdefault(document.label, place)
+            before = self._seen.setdefault(document.label, part)
+            if before is not part:
+                told = f"{document.label} is already declared in {before.complaint((), '')[1].removesuffix(': ')}"
+                self.faults.append(part.complaint((), told)[1])
         self.found.append(document)
 
 

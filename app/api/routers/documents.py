@@ -309,9 +309,6 @@ def uncordon_node(request: Request, actor: ClusterWriter, node: NodeKey, posted:
 # --- Checking documents before they are put
 
 
-CHECKED_MAX = 2000
-
-
 class UncheckedDocument(RequestBody):
     """A document as `PUT` takes it, and of which kind it is."""
 
@@ -322,7 +319,7 @@ class UncheckedDocument(RequestBody):
 class DocumentsToCheck(RequestBody):
     """Documents in the order in which they would be put: what others name comes first."""
 
-    documents: tuple[UncheckedDocument, ...] = Field(min_length=1, max_length=CHECKED_MAX)
+    documents: tuple[UncheckedDocument, ...] = Field(min_length=1, max_length=kinds.CHECKED_MAX)
 
 
 class CheckedDocuments(BaseModel):

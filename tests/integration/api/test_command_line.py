@@ -149,7 +149,9 @@ def test_more_than_can_be_checked_is_not_sent(world: World, headroom: Headroom, 
     file.write_text(json.dumps([{"kind": "project", "name": f"many-{number}"} for number in range(2001)]))
     status, out, err = headroom("apply", "-f", str(file))
     assert (status, out) == (Exit.USAGE, "")
-    assert err.startswith("headroom: 2001 documents are more than the API checks at once: apply them in parts")
+    assert err.startswith(
+        "headroom: 2,001 documents are more than the 2,000 that are checked at once: apply them in parts"
+    )
     assert world.call("GET", "/v1/projects/many-0").status_code == 404
 
 

@@ -6,7 +6,9 @@ import sys
 
 import pytest
 
+from app import kinds
 from app.api.body import parse, plain_of, pointer_of, require_key
+from app.api.routers.documents import DocumentsToCheck
 from app.errors import FieldsError, MalformedError
 from solvers.domain.device import GpuType
 from solvers.domain.workload import Service
@@ -198,6 +200,12 @@ for read in (*(lambda said, kind=kind: body.parse(kind, said) for kind in (Polic
     assert len(looked) <= body.RECORDS_MAX, len(looked)
     print("refused")
 """
+
+
+def test_as_many_of_the_shortest_documents_as_are_checked_at_once_are_read() -> None:
+    shortest = {"kind": "project", "document": {"name": "p"}}
+    body = json.dumps({"documents": [shortest] * kinds.CHECKED_MAX}, separators=(",", ":")).encode()
+    assert len(parse(DocumentsToCheck, body).documents) == kinds.CHECKED_MAX
 
 
 def test_a_long_body_of_sane_length_is_read() -> None:

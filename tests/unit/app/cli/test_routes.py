@@ -73,7 +73,7 @@ def test_gateways_are_rendered_to_standard_output_or_a_file(told: Api, headroom:
     [
         (("render", "haproxy", "--slots", "1"), Exit.USAGE, "vision/labels has 2 servers, but --slots is 1"),
         (("render", "traefik"), Exit.USAGE, "gateway"),
-        (("list", "--service", "a/b/c"), Exit.USAGE, "a service is named PROJECT/NAME, got a/b/c"),
+        (("list", "--service", "a/b/c"), Exit.USAGE, "a service is named PROJECT/NAME, got 'a/b/c'"),
         (("list", "--service", "vision/none"), Exit.NOT_FOUND, "nothing at /v1/routes/vision/none"),
         (("render", "nginx", "--out", "/nowhere/file"), Exit.FAILED, "/nowhere"),
         (("follow", "haproxy", "--socket", "/nowhere/s"), Exit.FAILED, "/nowhere/s: no such file or directory"),

@@ -72,6 +72,41 @@ def test_a_workload_of_another_shape_is_refused(api: Api, headroom: Headroom, co
     assert not api.asked
 
 
+@pytest.mark.parametrize(
+    "words", [("logs",), ("explain",), ("task", "show"), ("task", "cancel"), ("routes", "list", "--service")]
+)
+@pytest.mark.parametrize("name", ["..", ".", "%2e%2e", "a b", "résnet", "A", "a\nb", "a?b", "#", "x" * 300])
+def test_what_is_no_name_is_told_before_it_is_asked_for(
+    api: Api, headroom: Headroom, words: tuple[str, ...], name: str
+) -> None:
+    said = headroom(*words, f"vision/{name}")
+    quoted = repr(name if len(name) <= 80 else name[:80] + "…")
+    assert said.status == Exit.USAGE
+    assert f"PROJECT/NAME: {quoted} must be 1 to 63 of a-z" in said.err
+    assert said.err.count("\n") == 1
+    assert not api.asked
+
+
+@pytest.mark.parametrize("words", [("get",), ("delete",), ("patch", "-p", "{}"), ("edit",)])
+@pytest.mark.parametrize("name", ["vision/", "/resnet50", "", "/", "..", "vision/..", "../..", "vision//resnet50"])
+def test_a_key_with_an_empty_part_or_dots_is_not_taken_for_another(
+    api: Api, headroom: Headroom, words: tuple[str, ...], name: str
+) -> None:
+    said = headroom(*words, "service", name)
+    got = repr(name) if name.strip("/") else "nothing"
+    assert (said.status, said.err) == (Exit.USAGE, f"headroom: a service is named PROJECT/NAME, got {got}\n")
+    assert not api.asked
+
+
+def test_a_deletion_of_profiles_with_an_empty_part_is_refused(api: Api, headroom: Headroom) -> None:
+    said = headroom("delete", "profile", "resnet50//t4")
+    assert (said.status, said.err) == (
+        Exit.USAGE,
+        "headroom: one of profiles is named MODEL/GPU_TYPE, got 'resnet50//t4'\n",
+    )
+    assert not api.asked
+
+
 class Looks(dict[str, Any]):
     """Answers that the second look finds changed."""
 

@@ -64,6 +64,45 @@ def test_words_that_yaml_1_1_took_for_booleans_are_words(tmp_path: Path) -> None
     assert document.fields["flags"] == [True, False, "yes"]
 
 
+def test_more_than_can_be_checked_is_told_before_it_is_read(tmp_path: Path) -> None:
+    """The last of them cannot be read, which nobody finds out."""
+    many = "".join(f"---\n# one\nkind: project\nname: p{number}\n" for number in range(2000))
+    (tmp_path / "a.yaml").write_text(many)
+    (tmp_path / "b.yaml").write_text("---\n---\n# nothing\n---\nkind: [\n")
+    with pytest.raises(InputError) as raised:
+        read_documents([str(tmp_path)], checked=True)
+    assert raised.value.message.startswith(
+        "2,001 documents are more than the 2,000 that are checked at once: apply them in parts"
+    )
+    with pytest.raises(UnreadableError):
+        read_documents([str(tmp_path / "b.yaml")], checked=True)
+
+
+def test_what_is_not_checked_together_is_not_counted(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(f"---\n{SERVICE}" + "---\nkind: profiles\npoints: []\n" * 2000)
+    assert len(read_documents([str(tmp_path)], checked=True)) == 2001
+
+
+def test_documents_of_a_json_file_are_read_without_their_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines are for complaints: they take a hundred times as long to find as what stands there."""
+    (tmp_path / "a.json").write_text(json.dumps([{"kind": "project", "name": f"p{number}"} for number in range(3)]))
+
+    def composed(text: str) -> None:
+        raise AssertionError(text)
+
+    monkeypatch.setattr("app.marked._composed", composed)
+    assert len(read_documents([str(tmp_path / "a.json")])) == 3
+
+
+def test_a_document_that_stands_twice_is_told_with_both_places(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('[{"kind": "project", "name": "p"},\n{"kind": "project", "name": "p"}]')
+    (tmp_path / "b.yaml").write_text("\nkind: project\nname: p\n")
+    with pytest.raises(UnreadableError) as raised:
+        read_documents([str(tmp_path)])
+    first = f"project/p is already declared in {tmp_path}/a.json:1"
+    assert raised.value.lines == (f"{tmp_path}/a.json:2: {first}", f"{tmp_path}/b.yaml:2: {first}")
+
+
 def test_a_file_has_a_largest_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "a.yaml"
     with file.open("wb") as sparse:
