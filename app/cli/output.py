@@ -422,11 +422,10 @@ def word(cell: object) -> str:
 
 def number(amount: float) -> str:
     """Four significant digits without exponent or trailing zeros."""
-    if amount == 0:
-        return "0"
     digits = 0 if abs(amount) >= 1000 else 1 if abs(amount) >= 100 else 2 if abs(amount) >= 1 else 4
     text = f"{amount:,.{digits}f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
+    text = text.rstrip("0").rstrip(".") if "." in text else text
+    return "0" if text == "-0" else text
 
 
 def short(amount: float | None) -> str:

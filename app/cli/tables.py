@@ -74,8 +74,12 @@ def _line(item: Document, name: str) -> tuple[object, ...]:
 def _reason_words(reason: Document) -> str:
     """A reason in few words, with the numbers that rule something out."""
     facts = {fact["name"]: fact["value"] for fact in reason["facts"]}
-    if "usd_per_h_less_at_shadow_prices" in facts:
-        return "cheaper only in parts of devices"
+    less = facts.get("usd_per_h_less_at_shadow_prices")
+    if less is not None:
+        told = number(less)
+        return (
+            f"cheaper by {told} in parts of devices, but no plan found gains by it" if told != "0" else "costs the same"
+        )
     text = _spoken(reason["code"])
     if "latency_ms_best" in facts:
         return f"{text}: {word(facts['latency_ms_best'])} ms at best"
@@ -143,11 +147,13 @@ def forced_line(item: Document) -> str:
     more = item["cost_usd_per_h_more"]
     cost = f"Planned with {item['workload']} on {item['gpu_type']} only, everything costs "
     cost += f"{usd(item['cost_usd_per_h'], per_hour=True)}: "
-    cost += f"{usd(more, per_hour=True)} more" if more > 0 else "no more than now"
+    said = usd(abs(more), per_hour=True)
+    cost += f"{said} more" if more > 0 else f"{said} less" if more < 0 else "no more than now"
+    joined = "but" if more < 0 else "and"
     if item["rate_rps_short"] > 0:
-        return f"{cost}, and {number(item['rate_rps_short'])} requests/s of it are not served."
+        return f"{cost}, {joined} {number(item['rate_rps_short'])} requests/s of it are not served."
     if item["unserved_more"] > 0:
-        return f"{cost}, and others are served less for it."
+        return f"{cost}, {joined} others are served less for it."
     return f"{cost}."
 
 

@@ -4,6 +4,7 @@ by a test. Whatever a sentence says stands in the value; which are told is chose
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -170,8 +171,10 @@ def too_large(reason: Reason) -> bool:
 def _rejected(subject: str, numbers: Mapping[str, float]) -> str | None:
     """Why what was looked at was not taken."""
     head = f"{subject} was looked at and rejected"
-    if "usd_per_h_less_at_shadow_prices" in numbers:
-        return f"{head}: it would be cheaper only in parts of devices"
+    less = numbers.get("usd_per_h_less_at_shadow_prices")
+    if less is not None:
+        cheaper = "it would be cheaper in parts of devices, but no plan was found that gains by it"
+        return f"{head}: {cheaper if less > _DUST_USD else 'it would cost the same'}"
     room, chosen = numbers.get("room_usd_per_h"), numbers.get("chosen_room_usd_per_h")
     if room is None or chosen is None:
         return None
@@ -300,21 +303,46 @@ def candidate_sentence(item: Candidate, pool: str | None = None) -> str:
         return f"{item.workload} has {how}."
     if item.usd_per_h_more is None:
         return f"{how} would keep the SLO, but nothing of it is free."
+    if abs(item.usd_per_h_more) <= _DUST_USD:
+        return f"{how} would keep the SLO and cost the same at shadow prices."
     if item.usd_per_h_more > 0:
         return f"{how} would keep the SLO but cost ${_number(item.usd_per_h_more)}/h more{_scarce(item)}."
-    return (
-        f"{how} would keep the SLO and by shadow prices cost ${_number(-item.usd_per_h_more)}/h less: "
-        "only whole devices, or what already stands, speak against it."
-    )
+    return f"{how} would keep the SLO{_cheaper(item)}."
+
+
+_DUST_USD = 1e-6
+"""What rounding leaves of equal costs."""
+
+
+def _own_prices(item: Candidate) -> tuple[float, float] | None:
+    """What a candidate and what was chosen cost by their own prices, where that is said."""
+    facts = {fact.name: fact.value for reason in item.reasons for fact in reason.facts}
+    here, chosen = facts.get("usd_per_h_here"), facts.get("usd_per_h_chosen")
+    return (here, chosen) if isinstance(here, float) and isinstance(chosen, float) else None
 
 
 def _scarce(item: Candidate) -> str:
     """Where it is no dearer by its own price, whose room it would take."""
-    facts = {fact.name: fact.value for reason in item.reasons for fact in reason.facts}
-    here, chosen = facts.get("usd_per_h_here"), facts.get("usd_per_h_chosen")
-    if isinstance(here, float) and isinstance(chosen, float) and here <= chosen:
+    own = _own_prices(item)
+    if own is not None and own[0] <= own[1]:
         return f", because what is scarce on {item.gpu_type} is worth more to others"
     return ""
+
+
+def _cheaper(item: Candidate) -> str:
+    """Why what is cheaper in parts of devices was not taken: it is not when whole, or no plan that gains was found."""
+    less, own, whole = -(item.usd_per_h_more or 0.0), _own_prices(item), math.ceil(item.replicas)
+    said = f" and be cheaper by ${_number(less)}/h at shadow prices"
+    whole_usd = item.usd_per_h * whole / item.replicas if item.replicas > 0 else item.usd_per_h
+    if whole_usd - item.usd_per_h > less:
+        return f"{said}, but only in parts: {_count(whole, 'replica')} would cost ${_number(whole_usd)}/h"
+    if own is not None and own[0] > own[1]:
+        said += f", though dearer by its own price (${_number(own[0])}/h instead of ${_number(own[1])}/h)"
+    return f"{said}, but of whole devices, and from what stands, no plan was found that gains by it"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} whole {what}{'' if number == 1 else 's'}"
 
 
 def _number(amount: float) -> str:

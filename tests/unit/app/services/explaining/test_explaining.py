@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.services.explaining.explaining import Types, WhyNot, WhyNotVerdict, told, why_not
-from app.services.explaining.sentences import candidate_sentence, price_sentence, way_sentence
+from app.services.explaining.sentences import candidate_sentence, price_sentence, sentence, way_sentence
 from app.services.explaining.solves import (
     PLANNING_S_MAX,
     ExplainQuestion,
@@ -135,8 +135,56 @@ def test_what_costs_no_more_by_its_own_price_is_scarce() -> None:
     facts = (Fact(name="usd_per_h_here", value=0.4), Fact(name="usd_per_h_chosen", value=0.5))
     scarce = candidate("l4", reasons=(Reason(code=ReasonCode.COSTLIER, subject="l4", facts=facts),))
     assert candidate_sentence(scarce).endswith("because what is scarce on l4 is worth more to others.")
-    assert "less: only whole devices" in candidate_sentence(candidate("l4", usd_per_h_more=-0.1))
     assert candidate_sentence(candidate("l4", usd_per_h_more=None)).endswith("nothing of it is free.")
+
+
+def own_prices(here: float, chosen: float) -> tuple[Reason, ...]:
+    facts = (
+        Fact(name="usd_per_h_here", value=here),
+        Fact(name="usd_per_h_chosen", value=chosen),
+        Fact(name="usd_per_h_less_at_shadow_prices", value=0.1),
+    )
+    return (Reason(code=ReasonCode.REJECTED_ALTERNATIVE, subject="l4", facts=facts),)
+
+
+@pytest.mark.parametrize(
+    ("item", "ending"),
+    [
+        (
+            candidate("l4", usd_per_h_more=-0.1423, replicas=1.13, usd_per_h=0.5554),
+            "would keep the SLO and be cheaper by $0.1423/h at shadow prices, but only in parts: "
+            "2 whole replicas would cost $0.983009/h.",
+        ),
+        (
+            candidate("l4", usd_per_h_more=-0.1, replicas=0.5, usd_per_h=0.2),
+            "cheaper by $0.1/h at shadow prices, but only in parts: 1 whole replica would cost $0.4/h.",
+        ),
+        (
+            candidate("l4", usd_per_h_more=-0.1, reasons=own_prices(0.7, 0.8)),
+            "cheaper by $0.1/h at shadow prices, "
+            "but of whole devices, and from what stands, no plan was found that gains by it.",
+        ),
+        (
+            candidate("l4", usd_per_h_more=-0.1, replicas=1.9, reasons=own_prices(0.7, 0.6)),
+            "cheaper by $0.1/h at shadow prices, though dearer by its own price ($0.7/h instead of $0.6/h), "
+            "but of whole devices, and from what stands, no plan was found that gains by it.",
+        ),
+        (candidate("l4", usd_per_h_more=0.0), "would keep the SLO and cost the same at shadow prices."),
+        (candidate("l4", usd_per_h_more=-1e-6), "would keep the SLO and cost the same at shadow prices."),
+        (candidate("l4", usd_per_h_more=1e-6), "would keep the SLO and cost the same at shadow prices."),
+    ],
+)
+def test_what_is_no_dearer_is_told_with_what_speaks_against_it(item: Candidate, ending: str) -> None:
+    assert candidate_sentence(item).endswith(ending)
+
+
+@pytest.mark.parametrize(
+    ("less", "words"), [(0.1, "no plan was found that gains by it"), (0.0, "it would cost the same")]
+)
+def test_a_rejected_type_is_called_cheaper_only_where_it_is(less: float, words: str) -> None:
+    facts = (Fact(name="usd_per_h_less_at_shadow_prices", value=less),)
+    reason = Reason(code=ReasonCode.REJECTED_ALTERNATIVE, subject="l4", facts=facts)
+    assert words in sentence(reason)
 
 
 def test_a_project_is_told_nothing_of_others() -> None:
