@@ -9,7 +9,19 @@ from enum import StrEnum
 from typing import Annotated, ClassVar
 
 from solvers.domain.ids import DeviceId, GpuTypeName, NodeId
-from solvers.domain.value import NAME, NOT_NEGATIVE, POSITIVE, TEXT, check_range, distinct, each, text, value, within
+from solvers.domain.value import (
+    NAME,
+    NOT_NEGATIVE,
+    POSITIVE,
+    TEXT,
+    check_range,
+    declarable,
+    distinct,
+    each,
+    text,
+    value,
+    within,
+)
 from solvers.errors import FieldError
 
 USD_PER_H_MAX = 1e6
@@ -67,11 +79,11 @@ class GpuType:
     pcie_bandwidth_gb_per_s: Annotated[float, POSITIVE]
     fp32_tflops: Annotated[float, POSITIVE]
     fp16_tflops: Annotated[float, POSITIVE]
-    clocks_mhz_sm: Annotated[tuple[int, ...], each(POSITIVE)]
+    clocks_mhz_sm: Annotated[tuple[int, ...], declarable(1000), each(POSITIVE)]
     mps_clients_max: Annotated[int, within(1, 128)] = 48
     sm_granularity: Annotated[int, POSITIVE] = 2
-    mig_profiles: Annotated[tuple[MigProfile, ...], distinct("name")] = ()
-    prices: Annotated[tuple[PriceRow, ...], distinct("kind", "region")] = ()
+    mig_profiles: Annotated[tuple[MigProfile, ...], declarable(64), distinct("name")] = ()
+    prices: Annotated[tuple[PriceRow, ...], declarable(1000), distinct("kind", "region")] = ()
     tf32_tflops: Annotated[float | None, POSITIVE] = None
 
     def _rules(self) -> Iterator[FieldError]:
@@ -117,7 +129,7 @@ class Taint:
     value: Annotated[str, text(63)] = "true"
 
 
-LABELS_MAX = 32
+LABELS_MAX, TAINTS_MAX = 32, 32
 
 
 @value
@@ -157,8 +169,8 @@ class Node:
     failure_domain: Annotated[str, NAME] = "zone-0"
     region: Annotated[str, text(63)] = "default"
     price_kind: PriceKind = PriceKind.ON_DEMAND
-    labels: Annotated[tuple[Label, ...], distinct("key")] = ()
-    taints: Annotated[tuple[Taint, ...], distinct("key")] = ()
+    labels: Annotated[tuple[Label, ...], declarable(LABELS_MAX), distinct("key")] = ()
+    taints: Annotated[tuple[Taint, ...], declarable(TAINTS_MAX), distinct("key")] = ()
     schedulable: bool = True
 
 
@@ -199,7 +211,7 @@ class Device:
     mig: MigSlice | None = None
     mode: DeviceMode = DeviceMode.MPS
     colocation: ColocationClass = ColocationClass.ANY
-    taints: Annotated[tuple[Taint, ...], distinct("key")] = ()
+    taints: Annotated[tuple[Taint, ...], declarable(TAINTS_MAX), distinct("key")] = ()
     schedulable: bool = True
 
     @property

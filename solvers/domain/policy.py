@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated
 
-from solvers.domain.device import Device, GpuType, Label, Node, PriceKind, PriceRow
+from solvers.domain.device import LABELS_MAX, Device, GpuType, Label, Node, PriceKind, PriceRow
 from solvers.domain.ids import DeviceId, GpuTypeName, NodeId, PolicyName
 from solvers.domain.telemetry import DEMAND_BIN_S
 from solvers.domain.value import (
@@ -19,6 +19,7 @@ from solvers.domain.value import (
     check_distinct,
     check_finite,
     check_text,
+    declarable,
     distinct,
     each,
     late,
@@ -142,14 +143,18 @@ class Objective:
 # every one has to be on the node.
 
 
+POOLED_MAX = 50_000
+"""Devices, or nodes, that a pool may name one by one."""
+
+
 @value
 class Pool:
     """Devices by id, by node, by GPU type and by labels of their nodes. A slice of a GPU is named by its own id."""
 
-    devices: Annotated[tuple[DeviceId, ...], each(text(96)), DISTINCT] = ()
-    nodes: Annotated[tuple[NodeId, ...], each(NAME), DISTINCT] = ()
-    gpu_types: Annotated[tuple[GpuTypeName, ...], each(NAME), DISTINCT] = ()
-    labels: Annotated[tuple[Label, ...], distinct("key")] = ()
+    devices: Annotated[tuple[DeviceId, ...], declarable(POOLED_MAX), each(text(96)), DISTINCT] = ()
+    nodes: Annotated[tuple[NodeId, ...], declarable(POOLED_MAX), each(NAME), DISTINCT] = ()
+    gpu_types: Annotated[tuple[GpuTypeName, ...], declarable(256), each(NAME), DISTINCT] = ()
+    labels: Annotated[tuple[Label, ...], declarable(LABELS_MAX), distinct("key")] = ()
 
     def __post_init__(self) -> None:
         if not (self.devices or self.nodes or self.gpu_types or self.labels):
@@ -222,7 +227,7 @@ class Policy:
     """A named planning policy. `planners` is the chain, tried in order; its implicit end is keeping the target."""
 
     name: Annotated[PolicyName, NAME]
-    planners: Annotated[tuple[str, ...], DISTINCT, each(NAME)] = ("joint", "greedy")
+    planners: Annotated[tuple[str, ...], declarable(32), DISTINCT, each(NAME)] = ("joint", "greedy")
     choice: Choice = Choice.FIRST
     """With `best`, every planner of the chain is asked, each for an equal part of the deadline."""
     deadline_s: Annotated[float, within(0.05, 600)] = 5.0
@@ -277,7 +282,7 @@ class Policy:
     device_silent_after_s: Annotated[float, POSITIVE] = 30.0
     """A device whose node is silent for longer is not planned on."""
     seed: int = 1
-    planner_settings: tuple[PlannerSetting, ...] = ()
+    planner_settings: Annotated[tuple[PlannerSetting, ...], declarable(512)] = ()
     """How planners are tuned where it is not by their defaults."""
     governor: Annotated[str, NAME] = "morak"
     """The controller that moves batches and clocks inside their envelopes between plans."""

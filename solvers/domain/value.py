@@ -13,7 +13,7 @@ import math
 import re
 import typing
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sized
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from functools import cache
 from operator import attrgetter
 from typing import Any, TypeVar, cast, dataclass_transform
@@ -99,6 +99,18 @@ class Limit:
     """What a field may be, told beside its type; `check` takes the field's name and raises FieldError."""
 
     check: Callable[[str, Any], None]
+    items_max: int | None = None
+
+    def __get_pydantic_json_schema__(self, core: Any, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        """A list's most is described, too."""
+        return handler(core) | ({} if self.items_max is None else {"maxItems": self.items_max})
+
+
+@dataclass(frozen=True, slots=True)
+class Declarable(Limit):
+    """What a field may be in a document that is declared from now on (`overlong`); one that was stored before, or a
+    snapshot, may be more and is still to be read.
+    """
 
 
 NAME, TEXT, DISTINCT = Limit(check_name), Limit(check_text), Limit(check_distinct)
@@ -118,9 +130,14 @@ def text(length_max: int) -> Limit:
 def at_most(count: int) -> Limit:
     def check(name: str, items: Sized) -> None:
         if len(items) > count:
-            raise FieldError(name, f"{name} may list {count} at most, got {len(items)}")
+            raise FieldError(name, f"{name} may list {count:,} at most, got {len(items)}")
 
-    return Limit(check)
+    return Limit(check, count)
+
+
+def declarable(count: int) -> Limit:
+    """So many items at most, where a document is put."""
+    return Declarable(at_most(count).check, count)
 
 
 def distinct(*by: str) -> Limit:
@@ -183,6 +200,18 @@ def limits_broken(kind: type, said: Mapping[str, object]) -> Iterator[FieldError
         return  # A rule about what could not be read, or is wrong by itself.
 
 
+def overlong(item: object) -> Iterator[FieldError]:
+    """Lists of a value, and of the values in it, that are longer than may be declared; fields as pointers."""
+    kind: type = type(item)
+    for name, limits in _limits(kind):
+        told = getattr(item, name)
+        for limit in limits:
+            if isinstance(limit, Declarable):
+                yield from refusals(limit.check, name, told)
+        if is_dataclass(told):
+            yield from (FieldError(f"{name}/{error.field}", error.message) for error in overlong(told))
+
+
 def refusals(check: Callable[..., None], *terms: Any) -> Iterator[FieldError]:
     """What a check raises, for rules that go on."""
     try:
@@ -193,7 +222,14 @@ def refusals(check: Callable[..., None], *terms: Any) -> Iterator[FieldError]:
 
 @cache
 def _checks(kind: type) -> tuple[tuple[str, Callable[[str, Any], None]], ...]:
+    return tuple(
+        (name, item.check) for name, limits in _limits(kind) for item in limits if not isinstance(item, Declarable)
+    )
+
+
+@cache
+def _limits(kind: type) -> tuple[tuple[str, tuple[Limit, ...]], ...]:
     # Found when the first value is made: types may name what stands below them in their module.
     hints = typing.get_type_hints(kind, include_extras=True)
     told = ((name, getattr(hint, "__metadata__", ())) for name, hint in hints.items())
-    return tuple((name, item.check) for name, limits in told for item in limits if isinstance(item, Limit))
+    return tuple((name, tuple(item for item in limits if isinstance(item, Limit))) for name, limits in told)

@@ -12,7 +12,7 @@ from enum import StrEnum
 from string import Formatter
 from typing import Annotated
 
-from solvers.domain.value import POSITIVE, late, refusals, value, within
+from solvers.domain.value import POSITIVE, at_most, declarable, late, refusals, value, within
 from solvers.errors import FieldError
 
 PORTS_BEHIND = {"port_1": 1, "port_2": 2, "port_3": 3, "port_4": 4}
@@ -93,8 +93,8 @@ class WarmUp:
 class WorkerCommand:
     """One worker process. None leaves a path, or the way batch sizes change, to the adapter."""
 
-    command: tuple[str, ...]
-    environment: tuple[EnvironmentVariable, ...] = ()
+    command: Annotated[tuple[str, ...], at_most(256)]
+    environment: Annotated[tuple[EnvironmentVariable, ...], declarable(256)] = ()
     working_directory: str | None = None
     adapter: Adapter = Adapter.HTTP
     batch_change: BatchChange | None = None
@@ -114,8 +114,6 @@ class WorkerCommand:
     def _rules(self) -> Iterator[FieldError]:
         if not self.command:
             yield FieldError("command", "a command has at least the program")
-        if len(self.command) > 256:
-            yield FieldError("command", "a command has at most 256 parts")
         for part in self.command:
             yield from refusals(check_template, "command", part)
         names = [variable.name for variable in self.environment]

@@ -21,6 +21,7 @@ from solvers.domain.value import (
     check_positive,
     check_range,
     check_text,
+    declarable,
     distinct,
     late,
     refusals,
@@ -30,7 +31,10 @@ from solvers.domain.value import (
 from solvers.domain.worker import WorkerCommand
 from solvers.errors import FieldError
 
-ALTERNATIVES_MAX = 64
+ALTERNATIVES_MAX, LAYER_KINDS_MAX, TOLERATIONS_MAX = 64, 64, 64
+AVOIDED_MAX, GPU_TYPES_MAX, VARIABLES_MAX = 256, 256, 256
+GpuTypesAllowed = Annotated[tuple[GpuTypeName, ...], declarable(GPU_TYPES_MAX), DISTINCT]
+Tolerations = Annotated[tuple[Taint, ...], declarable(TOLERATIONS_MAX)]
 Labels = Annotated[tuple[Label, ...], at_most(LABELS_MAX), distinct("key")]
 
 
@@ -62,12 +66,11 @@ class ModelVariant:
     quality_class: QualityClass = QualityClass.HIGH
     accuracy_pct: Annotated[float | None, within(0, 100)] = None
     compute_memory_ratio: Annotated[float | None, NOT_NEGATIVE] = None
-    layers: Annotated[tuple[LayerCount, ...], distinct("kind")] = ()
+    layers: Annotated[tuple[LayerCount, ...], declarable(LAYER_KINDS_MAX), distinct("kind")] = ()
     launch_s: Annotated[float, NOT_NEGATIVE] = 10.0
     kv_cache_mib_per_token: Annotated[float | None, POSITIVE] = None
 
 
-_LAYER_KINDS_MAX = 64
 _SIZES_MAX = {
     "parameters_million": 1e9,
     "memory_mib_weights": MEMORY_MIB_MAX,
@@ -84,8 +87,7 @@ def oversized(variant: ModelVariant) -> Iterator[FieldError]:
     """Sizes that no network has, by pointers. Not checked by the value: older documents are still to be read."""
     for field, most in _SIZES_MAX.items():
         yield from refusals(check_range, field, getattr(variant, field), 0, most)
-    yield from refusals(at_most(_LAYER_KINDS_MAX).check, "layers", variant.layers)
-    for index, layer in enumerate(variant.layers[:_LAYER_KINDS_MAX]):
+    for index, layer in enumerate(variant.layers[:LAYER_KINDS_MAX]):
         yield from refusals(check_range, f"layers/{index}/count", layer.count, 0, _LAYERS_OF_A_KIND_MAX)
 
 
@@ -159,7 +161,7 @@ class Affinity:
     """Neighbour rules of a service. `avoid_services` are ids that must not share a device with it."""
 
     anti_affinity: AntiAffinity = AntiAffinity.HARD
-    avoid_services: Annotated[tuple[ServiceId, ...], DISTINCT] = ()
+    avoid_services: Annotated[tuple[ServiceId, ...], declarable(AVOIDED_MAX), DISTINCT] = ()
     dedicated: bool = False
     failure_domains_min: Annotated[int, within(1, 64)] = 1
 
@@ -177,11 +179,11 @@ class Service:
     priority: Annotated[int, within(0, 1000)] = 100
     replicas_min: Annotated[int, within(0, 1024)] = 1
     replicas_max: Annotated[int, within(1, 1024)] = 16
-    gpu_types_allowed: Annotated[tuple[GpuTypeName, ...], DISTINCT] = ()
+    gpu_types_allowed: GpuTypesAllowed = ()
     alternatives: Annotated[tuple[ModelName, ...], at_most(ALTERNATIVES_MAX), DISTINCT] = ()
     accuracy_pct_min: Annotated[float | None, within(0, 100)] = None
     affinity: Affinity = Affinity()
-    tolerations: tuple[Taint, ...] = ()
+    tolerations: Tolerations = ()
     budget_usd_per_h: Annotated[float | None, POSITIVE] = None
     mode: ServiceMode = ServiceMode.AUTO
     policy: PolicyName | None = None
@@ -223,11 +225,11 @@ class TrainingJob:
     """
     share_pct_sm_min: Annotated[int, within(1, 100)] = 10
     share_pct_sm_max: int = 100
-    gpu_types_allowed: Annotated[tuple[GpuTypeName, ...], DISTINCT] = ()
+    gpu_types_allowed: GpuTypesAllowed = ()
     priority: Annotated[int, within(0, 1000)] = 10
     value_usd_per_h: Annotated[float, NOT_NEGATIVE] = 0.0
     evictions_max: Annotated[int, NOT_NEGATIVE] = 100
-    tolerations: tuple[Taint, ...] = ()
+    tolerations: Tolerations = ()
     mode: ServiceMode = ServiceMode.AUTO
     worker: WorkerCommand | None = None
     policy: PolicyName | None = late(None)
@@ -255,8 +257,8 @@ class OfflineTask:
     slo: Slo
     class_lambda: Annotated[float, within(0, 0.999999)] = 0.3
     priority: Annotated[int, within(0, 1000)] = 50
-    gpu_types_allowed: Annotated[tuple[GpuTypeName, ...], DISTINCT] = ()
-    tolerations: tuple[Taint, ...] = ()
+    gpu_types_allowed: GpuTypesAllowed = ()
+    tolerations: Tolerations = ()
     mode: ServiceMode = ServiceMode.AUTO
     worker: WorkerCommand | None = None
     policy: PolicyName | None = late(None)
@@ -297,7 +299,7 @@ class Project:
     """With it, every service has a budget of its own."""
     priority_max: Annotated[int | None, within(0, 1000)] = late(None)
     quota_workloads: Annotated[int | None, NOT_NEGATIVE] = late(None)
-    environment_allowed: Annotated[tuple[str, ...], DISTINCT] = late(())
+    environment_allowed: Annotated[tuple[str, ...], declarable(VARIABLES_MAX), DISTINCT] = late(())
     """Variables that its workers may be given though they steer programs, where a node's owner allows them, too."""
     labels: Labels = late(())
     """Of its workloads, too, as far as they do not say otherwise themselves."""

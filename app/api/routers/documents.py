@@ -62,10 +62,9 @@ from app.services.declared.draining import NodeDrain
 from app.services.declared.tasks import TaskStatusLine, fresh_name
 from app.services.declared.tokens import Actor
 from app.store.tasks import TaskListing, TaskState
-from solvers.domain.device import Label, Taint
-from solvers.domain.value import NAME_PATTERN
+from solvers.domain.value import NAME_PATTERN, declarable
 from solvers.domain.worker import WorkerCommand
-from solvers.domain.workload import OfflineTask, ServiceMode, Slo
+from solvers.domain.workload import GPU_TYPES_MAX, Labels, OfflineTask, ServiceMode, Slo, Tolerations
 from solvers.errors import FieldError, InputError, NotFoundError
 
 _TAG_HEADER = {"ETag": {"description": "The document's version.", "schema": {"type": "string"}}}
@@ -394,11 +393,11 @@ class NewTask(RequestBody):
         0.3, ge=0, lt=1, allow_inf_nan=False, description="Above 0.5: latency counts more than throughput."
     )
     priority: int = Field(50, ge=0, le=1000)
-    gpu_types_allowed: tuple[_NameText, ...] = ()
-    tolerations: tuple[Taint, ...] = ()
+    gpu_types_allowed: Annotated[tuple[_NameText, ...], declarable(GPU_TYPES_MAX)] = ()
+    tolerations: Tolerations = ()
     mode: ServiceMode = ServiceMode.AUTO
     worker: WorkerCommand | None = None
-    labels: tuple[Label, ...] = ()
+    labels: Labels = ()
 
 
 tasks_router = router_of("tasks")

@@ -8,6 +8,7 @@ references that it can express. What a document means is the domain's.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -41,8 +42,9 @@ from app.store.pages import PageOrder, StoredPage
 from solvers.control import controllers
 from solvers.domain.bounds import exceeded
 from solvers.domain.codec import Plain, from_plain, to_plain
-from solvers.domain.device import LABELS_MAX, Device, Node, PowerCap, PowerScope
+from solvers.domain.device import Device, Node, PowerCap, PowerScope
 from solvers.domain.policy import Policy
+from solvers.domain.value import NAME_PATTERN, overlong
 from solvers.domain.webhook import Webhook
 from solvers.domain.workload import (
     ModelVariant,
@@ -78,7 +80,10 @@ def differences(before: object, after: object, pointer: str = "") -> Iterator[Fi
 
 
 PATCH_TRIES = 5
+_SERVICE_ID = re.compile("/".join(2 * [NAME_PATTERN.strip("^$")]))
 CHANGES_TOLD_MAX, VALUE_LENGTH_MAX, UNTOLD = 40, 400, "..."
+NAMED_MAX = 256
+"""So many names of a list are looked up in a document that is wrong anyway."""
 BEYOND = "bound-exceeded"
 """Code of a fault, and of the audit's event, where a workload asks for more than its project may."""
 
@@ -112,24 +117,21 @@ def check_references(
     """Raise FieldsError when a document names something that does not exist."""
     session = estates.session
     faults = _Faults(session, refused)
+    for error in overlong(value):
+        faults.add(f"/{error.field}", error.message)
+    # Whatever else is wrong with endless lists, nobody looks for it.
+    faults.settle()
+    for error in _unlike_older(value):
+        faults.add(f"/{error.field}", error.message)
     for named, name, pointer in kind.named_in(value):
         faults.need(named, name, pointer)
     match value:
         case Device() | Node():
-            if isinstance(value, Node) and len(value.labels) > LABELS_MAX:
-                # Checked here and not by the value: older documents may have more, and are still to be read.
-                faults.add("/labels", f"labels may list {LABELS_MAX} at most, got {len(value.labels)}")
             faults.contradicted(fleet_faults(estates, value))
         case Service() | TrainingJob() | OfflineTask():
-            if isinstance(value, Service) and value.slo.kind is SloKind.TOKENS and value.tokens is None:
-                # Checked here and not by the value: older documents have none, and are still to be read.
-                faults.add("/tokens", "a service with an SLO of kind tokens says how long its requests are")
             faults.contradicted(workload_faults(estates, value))
             for field, detail in _beyond(estates, value):
                 faults.add(f"/{field}", detail, BEYOND)
-        case ModelVariant():
-            for error in oversized(value):
-                faults.add(f"/{error.field}", error.message)
         case PowerCap():
             _check_power_cap(faults, value, cluster)
         case Webhook():
@@ -140,11 +142,22 @@ def check_references(
     faults.settle()
 
 
+def _unlike_older(value: object) -> Iterator[FieldError]:
+    """What is asked of new documents alone, and so not checked by values: older ones are still to be read."""
+    if isinstance(value, ModelVariant):
+        yield from oversized(value)
+    if isinstance(value, Service) and value.slo.kind is SloKind.TOKENS and value.tokens is None:
+        yield FieldError("tokens", "a service with an SLO of kind tokens says how long its requests are")
+    for index, name in enumerate(value.affinity.avoid_services if isinstance(value, Service) else ()):
+        if not _SERVICE_ID.fullmatch(name):
+            yield FieldError(f"affinity/avoid_services/{index}", f"a service is named PROJECT/NAME, got {name[:80]!r}")
+
+
 def check_names(session: Session, kind: Kind, said: Mapping[str, object], refused: Container[tuple[Kind, Key]]) -> None:
     """Raise FieldsError when a document that is no value yet names something that does not exist."""
     faults = _Faults(session, refused)
     named = {
-        item.field: tuple(found) if isinstance(found := said.get(item.field), list) else found
+        item.field: tuple(found[:NAMED_MAX]) if isinstance(found := said.get(item.field), list) else found
         for item in kind.references
     }
     for other, name, pointer in kind.named_in(SimpleNamespace(**named)):

@@ -25,7 +25,7 @@ from solvers.domain.policy import Policy
 from solvers.domain.profile import Profile
 from solvers.domain.snapshot import NodeStatus, Snapshot
 from solvers.domain.telemetry import Demand
-from solvers.domain.value import NAME, NOT_NEGATIVE, text, value, within
+from solvers.domain.value import NAME, NOT_NEGATIVE, overlong, text, value, within
 from solvers.domain.workload import ModelVariant, OfflineTask, Project, Service, TrainingJob, oversized
 from solvers.errors import FieldError, did_you_mean
 from solvers.planners import registry
@@ -385,6 +385,10 @@ class _Picture(Faults):
             for index, item in enumerate(getattr(changes, kind.table)):
                 for named, name, pointer in kind.named_in(item):
                     self._known(named.words, name, names[named], f"/{kind.table}/{index}{pointer}")
+        for table in _PUT:
+            for index, item in enumerate(getattr(changes, table)):
+                for error in overlong(item):
+                    self.add(f"/{table}/{index}/{error.field}", error.message)
         for index, model in enumerate(changes.models):
             for error in oversized(model):
                 self.add(f"/models/{index}/{error.field}", error.message)

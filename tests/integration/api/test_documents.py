@@ -10,8 +10,9 @@ import pytest
 
 from app import kinds
 from solvers.domain.device import PowerCap, PowerScope
+from solvers.domain.ids import ServiceId
 from solvers.domain.profile import TokenLengths
-from solvers.domain.workload import LayerCount, Slo, SloKind
+from solvers.domain.workload import Affinity, LayerCount, Slo, SloKind
 from tests import builders
 from tests.integration.api.world import NODE, OWN, World, build_world, spare_policy, spec
 
@@ -84,6 +85,35 @@ def test_references_must_exist(refusing_world: World, change: dict[str, Any], po
     answer = refusing_world.call("PUT", VISION, plain=spec(builders.service(**change)))
     found = _problem(answer, 422, "field-invalid", pointer)
     assert found["errors"][0]["code"] == "reference-unknown"
+    assert refusing_world.call("GET", VISION).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("change", "pointer", "told"),
+    [
+        (
+            {"affinity": Affinity(avoid_services=tuple(ServiceId(f"a/b{number}") for number in range(257)))},
+            "/affinity/avoid_services",
+            "avoid_services may list 256 at most, got 257",
+        ),
+        (
+            {"gpu_types_allowed": tuple(f"h{number}" for number in range(257))},
+            "/gpu_types_allowed",
+            "gpu_types_allowed may list 256 at most, got 257",
+        ),
+        (
+            {"affinity": Affinity(avoid_services=(ServiceId("a/b"), ServiceId("resnet50")))},
+            "/affinity/avoid_services/1",
+            "a service is named PROJECT/NAME, got 'resnet50'",
+        ),
+    ],
+)
+def test_endless_lists_and_services_of_no_project_are_refused(
+    refusing_world: World, change: dict[str, Any], pointer: str, told: str
+) -> None:
+    answer = refusing_world.call("PUT", VISION, plain=spec(builders.service(**change)))
+    found = _problem(answer, 422, "field-invalid", pointer)
+    assert [fault["detail"] for fault in found["errors"]] == [told]
     assert refusing_world.call("GET", VISION).status_code == 404
 
 

@@ -181,3 +181,9 @@ def test_a_policy_field_out_of_range_is_pointed_at(field: str) -> None:
 def test_a_service_named_twice_is_refused() -> None:
     twice: Plain = [{"service": "demo/vision", "factor": 2.0}, {"service": "demo/vision", "factor": 3.0}]
     assert faults_of(changed(rates=twice)) == {"/rates/1/service": "demo/vision is named twice"}
+
+
+def test_lists_are_as_long_as_documents_may_have_them() -> None:
+    endless = replace(builders.service("new"), gpu_types_allowed=tuple(GpuTypeName(f"t{n}") for n in range(257)))
+    found = faults_of(changed(services=[to_plain(endless)]))
+    assert found["/services/0/gpu_types_allowed"] == "gpu_types_allowed may list 256 at most, got 257"
