@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -42,7 +43,7 @@ SHARE = builders.policy(cost_basis=CostBasis.SHARE)
 
 def request_of(picture: Snapshot, movable: tuple[str, ...] | None = None) -> PlanRequest:
     """Counted work, so that machines of any speed answer alike."""
-    return replace(builders.request(picture, movable), budget=Budget(deadline_s=3600.0, work_units=500))
+    return replace(builders.request(picture, movable), budget=Budget(deadline_s=3600.0, work_units=200))
 
 
 def propose(picture: Snapshot, planner: Joint | None = None, movable: tuple[str, ...] | None = None) -> Proposal:
@@ -57,6 +58,13 @@ def plan_of(picture: Snapshot, planner: Joint | None = None, movable: tuple[str,
     plan = propose(picture, planner, movable).plan
     assert plan is not None
     return plan
+
+
+@cache
+def of_three() -> tuple[Snapshot, Plan]:
+    """Three services on a few devices, and what is planned for them, once for all that begin from there."""
+    picture = builders.lab(SERVICES, policy=DEVICE)
+    return picture, plan_of(picture)
 
 
 def standing(picture: Snapshot, plan: Plan) -> Snapshot:
@@ -109,8 +117,7 @@ def test_a_failing_engine_leaves_the_greedy_answer() -> None:
 
 def demanding(rate_rps: float) -> Snapshot:
     """What was planned for a hundred requests/s stands, and one service wants another rate."""
-    picture = builders.lab(SERVICES, policy=DEVICE)
-    return replace(standing(picture, plan_of(picture)), demands=(builders.demand("demo/vision", rate_rps),))
+    return replace(standing(*of_three()), demands=(builders.demand("demo/vision", rate_rps),))
 
 
 def test_who_is_short_is_served_beside_what_stands_and_nobody_else_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,8 +188,7 @@ def test_a_bound_is_stated_for_what_is_served_and_makes_an_optimum(monkeypatch: 
 
 
 def test_what_stands_and_is_enough_stays() -> None:
-    picture = builders.lab(SERVICES, policy=DEVICE)
-    plan = plan_of(picture)
+    picture, plan = of_three()
     again = plan_of(standing(picture, plan))
     assert again.objective.churn == 0
     assert [(item.replica, item.device, item.share_pct_sm) for item in again.assignments] == [
@@ -205,8 +211,7 @@ def test_one_that_grew_moves_alone() -> None:
 
 
 def test_pinned_workloads_stay_and_nothing_is_proven_beside_them() -> None:
-    picture = builders.lab(SERVICES, policy=DEVICE)
-    plan = plan_of(picture)
+    picture, plan = of_three()
     later = replace(standing(picture, plan), demands=(builders.demand("demo/vision", 150.0),))
     pinned = plan_of(later, movable=("demo/vision",))
     others = {item.replica: item.device for item in plan.assignments if item.workload != "demo/vision"}

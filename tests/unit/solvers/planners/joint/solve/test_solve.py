@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -35,6 +36,26 @@ from tests.unit.solvers.planners.joint.solve.scenes import BASES, check_layout, 
 
 def _solved(problem: JointProblem, order: SolveOrder | None = None, units: int = 300) -> Layout:
     return solve(problem, order or SolveOrder(), Deadline(1e9, units))
+
+
+@cache
+def _many() -> JointProblem:
+    """So many devices that their dives are quick and rough."""
+    return family_problem(200, 48, 1)
+
+
+@cache
+def _cheap() -> Layout:
+    return _solved(_many())
+
+
+def _begun() -> tuple[Master, Relaxed]:
+    """Where a dive into many devices may begin: the next ten rounds take five times as long."""
+    master = Master(_many(), Judge(_many()))
+    first_layout(_many(), master=master)
+    begun = generate(master, Deadline(1e9, 1_000), Pace(rounds=10))
+    assert begun is not None
+    return master, begun.best
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 5])
@@ -79,7 +100,7 @@ def test_what_a_search_is_worth_is_spent_in_whole_turns(services: int) -> None:
 
 def test_in_haste_one_quick_dive_is_where_exchanging_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     """It leaves somebody a little short, which exchanging makes up; the first answer serves everybody and is dear."""
-    problem, begun = family_problem(200, 48, 1), list[Layout]()
+    problem, begun = _many(), list[Layout]()
 
     def exchanged(_judge: Judge, layout: Layout, *_rest: object, **_named: object) -> Layout:
         begun.append(layout)
@@ -94,11 +115,8 @@ def test_in_haste_one_quick_dive_is_where_exchanging_begins(monkeypatch: pytest.
 
 @pytest.mark.parametrize(("units", "most"), [(100, 2), (20_000, 8)])
 def test_a_dive_prices_as_often_as_there_is_time_for(monkeypatch: pytest.MonkeyPatch, units: int, most: int) -> None:
-    problem, rounds = family_problem(200, 48, 1), list[int]()
-    master = Master(problem, Judge(problem))
-    first_layout(problem, master=master)
-    begun = generate(master, Deadline(1e9, 1_000), Pace(rounds=20))
-    assert begun is not None
+    rounds = list[int]()
+    master, relaxed = _begun()
 
     def counted(rest: Master, deadline: Deadline, pace: Pace) -> Relaxation | None:
         rounds.append(pace.rounds + pace.cut_rounds)
@@ -106,7 +124,7 @@ def test_a_dive_prices_as_often_as_there_is_time_for(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(generating, "generate", counted)
     deadline = Deadline(1e9, units)
-    layout = Dive(Generation(master=master, relaxed=begun.best), Depth(rounds=8, until_part=0.2)).run(deadline)
+    layout = Dive(Generation(master=master, relaxed=relaxed), Depth(rounds=8, until_part=0.2)).run(deadline)
     assert layout.patterns
     assert max(rounds[1:]) <= most  # the first stage's are before anything is known
     assert min(rounds[1:-1]) >= most / 8
@@ -115,8 +133,8 @@ def test_a_dive_prices_as_often_as_there_is_time_for(monkeypatch: pytest.MonkeyP
 
 def test_a_dive_that_leaves_somebody_short_is_what_is_completed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where what there was before leaves less short: that is dear, and hard to make cheap."""
-    problem, begun = family_problem(200, 48, 1), list[Layout]()
-    dear, cheap = first_layout(problem), _solved(problem)
+    problem, begun = _many(), list[Layout]()
+    dear, cheap = first_layout(problem), _cheap()
     before = replace(dear, counts=(dear.counts[0] - 1, *dear.counts[1:]))
     dived = replace(cheap, counts=(0,) * 5 + cheap.counts[5:])
 
@@ -137,8 +155,7 @@ def test_a_dive_that_takes_all_its_time_is_completed_from_what_is_kept_for_the_b
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A hair short it counts for nothing beside a dear first answer, and no time is left to exchange."""
-    problem = family_problem(200, 48, 1)
-    cheap = _solved(problem)
+    problem, cheap = _many(), _cheap()
     dived = replace(cheap, counts=(max(0, cheap.counts[0] - 1), *cheap.counts[1:]))
     assert dived.leaves_short(problem)
 
@@ -162,11 +179,8 @@ def test_a_dive_that_takes_all_its_time_is_completed_from_what_is_kept_for_the_b
 
 def test_a_dive_goes_on_where_there_was_no_time_for_its_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was known before them has no prices for their rows."""
-    problem, cut = family_problem(200, 48, 1), list[int]()
-    master = Master(problem, Judge(problem))
-    first_layout(problem, master=master)
-    begun = generate(master, Deadline(1e9, 1_000), Pace(rounds=20))
-    assert begun is not None
+    cut = list[int]()
+    master, relaxed = _begun()
     tighten = Master.tighten
 
     def late(rest: Master, relaxed: Relaxed) -> bool:
@@ -176,7 +190,7 @@ def test_a_dive_goes_on_where_there_was_no_time_for_its_cuts(monkeypatch: pytest
         return found
 
     monkeypatch.setattr(Master, "tighten", late)
-    assert Dive(Generation(master=master, relaxed=begun.best), Depth()).run(Deadline(1e9, 5_000)).patterns
+    assert Dive(Generation(master=master, relaxed=relaxed), Depth()).run(Deadline(1e9, 5_000)).patterns
     assert cut
 
 
@@ -216,12 +230,12 @@ def test_demand_nobody_can_serve_stays_unserved() -> None:
 
 def test_a_dozen_devices_are_not_left_where_the_first_dives_lead() -> None:
     # Dives alone end at 9.455, with 1,000 units too.
-    assert _solved(family_problem(12, 8, 21), units=1000).usd_per_h < 9.2
+    assert _solved(family_problem(12, 8, 21), units=250).usd_per_h < 9.2
 
 
 @pytest.mark.parametrize(
     ("drawn", "units", "usd_per_h"),
-    [((8, 5, 4), 1000, 6.1), ((12, 8, 1), 1000, 12.3), ((16, 10, 24), 1000, 17.6), ((24, 12, 1), 1500, 19.7)],
+    [((8, 5, 4), 500, 6.1), ((12, 8, 1), 250, 12.3), ((16, 10, 24), 1000, 17.6), ((24, 12, 1), 400, 19.7)],
 )
 def test_devices_are_counted_before_they_are_whole(drawn: tuple[int, int, int], units: int, usd_per_h: float) -> None:
     # Dives on whatever devices they come to, with exchange after them, end at 6.20, 12.85, 18.24 and 20.75.
