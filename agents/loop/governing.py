@@ -264,6 +264,7 @@ def envelope_of(device: DeviceTarget, inventory: DeviceInventory) -> DeviceEnvel
         power_w_cap=device.power_limit_w,
         clocks_mhz_sm=clocks if len(clocks) > 1 else (),
         replicas=replicas,
+        cap_held=not (inventory.capabilities or {}).get("set_power", ""),
     )
 
 

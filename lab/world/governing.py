@@ -187,6 +187,7 @@ def envelope_of(state: State, cell: WorldDevice) -> DeviceEnvelope | None:
         power_w_cap=min((limit for limit in limits if limit is not None), default=None),
         clocks_mhz_sm=clocks if len(clocks) > 1 else (),
         replicas=replicas,
+        cap_held=cell.limit_settable,
     )
 
 

@@ -9,6 +9,7 @@ settings are not tried in that time: without this, steps coarser than the dead b
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -48,6 +49,11 @@ from solvers.control.records import (
     Setting,
     Zone,
 )
+
+ABOVE_PER_STEP = 0.25
+"""Of the cap: so much too much is made room for by one step of the clock."""
+POWER_OVER_CLOCK = 1.5
+"""Exponent with which a board's watts rise, near its cap, with its clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,8 +183,9 @@ class _Turn:
         """The setting after this period: reductions first, then batches, then the clock."""
         setting = self._reduced()
         table, step_mhz = self.envelope.clocks_mhz_sm, self.settings.clock_step_mhz
-        if self._makes_room() or any(verdict.wish is ReplicaWish.CLOCK_DOWN for verdict in self.verdicts):
-            lower = clock_below(setting.clock_mhz_sm, table, step_mhz)
+        for_more = self._steps_for_more()
+        if for_more or any(verdict.wish is ReplicaWish.CLOCK_DOWN for verdict in self.verdicts):
+            lower = clock_below(setting.clock_mhz_sm, table, step_mhz * max(1, for_more))
             return replace(setting, clock_mhz_sm=lower), ReplicaWish.CLOCK_DOWN
         if not settled(self.settings, self.state):
             return setting, ReplicaWish.HOLD
@@ -187,7 +194,7 @@ class _Turn:
             return setting, ReplicaWish.HOLD
         for clock in clocks_above(setting.clock_mhz_sm, table, step_mhz):
             wanted = replace(setting, clock_mhz_sm=clock)
-            if not forbidden(self.state, wanted):
+            if self._keeps_cap(clock) and not forbidden(self.state, wanted):
                 return wanted, ReplicaWish.CLOCK_UP
         return setting, ReplicaWish.HOLD
 
@@ -236,15 +243,25 @@ class _Turn:
         """
         return self.envelope.power_w_cap is not None and self.reading.beside
 
-    def _makes_room(self) -> bool:
-        """Whether the clock has to fall for those who start, before they draw: at today's watts for each share they
-        would break the cap. Nobody may come near a latency limit for it.
+    def _steps_for_more(self) -> int:
+        """By how many steps the clock has to fall for those who start, before they draw, where only the clock holds the
+        cap: one for each quarter by which today's watts for each share would be above it. Nobody may come near a
+        latency limit for it.
         """
-        cap_w, power_w = self.envelope.power_w_cap, self.reading.power_w
-        if cap_w is None or power_w is None or power_w * (1.0 + self.reading.coming_part) <= cap_w:
-            return False
+        cap_w, power_w, part = self.envelope.power_w_cap, self.reading.power_w, self.reading.coming_part
         near = any(verdict.latency in (Zone.BAND, Zone.HIGH) for verdict in self.verdicts)
-        return self.reading.coming_part > 0.0 and not near and len(self.envelope.clocks_mhz_sm) > 1
+        if cap_w is None or power_w is None or not part or near or self.envelope.cap_held:
+            return 0
+        above = power_w * (1.0 + part) / cap_w - 1.0
+        return max(0, math.ceil(above / ABOVE_PER_STEP)) if len(self.envelope.clocks_mhz_sm) > 1 else 0
+
+    def _keeps_cap(self, clock_mhz: int) -> bool:
+        """Whether a higher clock keeps the cap by what boards draw for it; the least step may always be tried."""
+        cap_w, power_w, held_mhz = self.envelope.power_w_cap, self.reading.power_w, self.state.setting.clock_mhz_sm
+        above = next(clock for clock in self.envelope.clocks_mhz_sm if clock > held_mhz)
+        if cap_w is None or power_w is None or clock_mhz <= above:
+            return True
+        return power_w * math.pow(clock_mhz / held_mhz, POWER_OVER_CLOCK) <= cap_w
 
     def repartition(self) -> Repartition:
         """What would help: share for the replica that is furthest beyond its limit, or one replica less."""

@@ -81,6 +81,8 @@ class DeviceEnvelope:
     power_w_cap: float | None
     clocks_mhz_sm: tuple[int, ...]
     replicas: tuple[ReplicaEnvelope, ...]
+    cap_held: bool = False
+    """Whether the board holds the cap itself."""
 
 
 FILLED_PART = 0.75

@@ -344,22 +344,36 @@ def test_no_clock_is_raised_into_a_cap_beside_one_who_leaves() -> None:
 
 
 @pytest.mark.parametrize(
-    ("power_w", "latency_ms", "coming_part", "clock"),
+    ("power_w", "latency_ms", "coming_part", "cap_held", "clock_mhz"),
     [
-        (120.0, 10.0, 0.5, ReplicaWish.CLOCK_DOWN),
-        (120.0, 10.0, 0.2, ReplicaWish.HOLD),
-        (120.0, 95.0, 0.5, ReplicaWish.HOLD),
-        (145.0, 10.0, 0.0, ReplicaWish.HOLD),
+        (120.0, 10.0, 0.5, False, 810),
+        (120.0, 10.0, 1.0, False, 630),
+        (120.0, 10.0, 0.2, False, 900),
+        (120.0, 95.0, 0.5, False, 900),
+        (145.0, 10.0, 0.0, False, 900),
+        (120.0, 10.0, 1.0, True, 900),
     ],
-    ids=["would break the cap", "has room", "would be late", "nobody starts"],
+    ids=["breaks the cap", "breaks it by far", "has room", "would be late", "nobody starts", "the board holds it"],
 )
 def test_the_clock_falls_for_those_who_start_before_they_draw(
-    power_w: float, latency_ms: float, coming_part: float, clock: ReplicaWish
+    power_w: float, latency_ms: float, coming_part: float, cap_held: bool, clock_mhz: int
 ) -> None:
     starting = replace(seen(power_w, latency_ms, latency_ms), coming_part=coming_part, beside=True)
-    assert LOOP.step(pair(), at(8, 8), starting).clock is clock
-    lowest = LOOP.step(pair(), at(8, 8, clock=CLOCKS_MHZ[0]), starting).state.setting
+    envelope = replace(pair(), cap_held=cap_held)
+    assert LOOP.step(envelope, at(8, 8), starting).state.setting.clock_mhz_sm == clock_mhz
+    lowest = LOOP.step(envelope, at(8, 8, clock=CLOCKS_MHZ[0]), starting).state.setting
     assert lowest.clock_mhz_sm == CLOCKS_MHZ[0]
+
+
+def test_a_clock_near_the_cap_rises_by_what_keeps_it() -> None:
+    """A whole step at 900 MHz draws about 15 % more: it is tried only where that is free."""
+    clocks = [
+        LOOP.step(pair(), at(32, 32), seen(power_w, 10.0, 10.0)).state.setting.clock_mhz_sm
+        for power_w in (129.0, 139.0)
+    ]
+    assert clocks == [990, 945]
+    uncapped = LOOP.step(replace(pair(), power_w_cap=None), at(32, 32), seen(140.0, 10.0, 10.0))
+    assert uncapped.state.setting.clock_mhz_sm == 990
 
 
 def test_what_starts_counts_by_what_it_adds_to_the_share_at_work() -> None:
