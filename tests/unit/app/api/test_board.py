@@ -155,3 +155,17 @@ def test_templates_escape_and_miss_nothing_in_silence() -> None:
     with pytest.raises(UndefinedError):
         templates.get_template("signin.html").render()
     assert templates.from_string("{{ x|number }} {{ x|percent }} {{ x|tone }}").render(x=None) == "– – soft"
+
+
+@pytest.mark.parametrize(
+    ("after", "told"),
+    [
+        (0.996, '<span class="soft">+0.00</span>'),
+        (1.004, '<span class="soft">+0.00</span>'),
+        (0.9, '<span class="good">-0.10</span>'),
+        (1.1, '<span class="warn">+0.10</span>'),
+    ],
+)
+def test_a_change_that_is_not_shown_is_neither_good_nor_bad(after: float, told: str) -> None:
+    source = '{% from "macros.html" import change %}{{ change(1.0, after) }}'
+    assert environment().from_string(source).render(after=after) == told
