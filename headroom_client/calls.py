@@ -84,6 +84,9 @@ def stream(call: Callable[Concatenate[Any, P], AsyncIterator[T]]) -> Method[P, I
 def _refuse_others(method: str, path: str) -> None:
     if not {"", ".", ".."}.isdisjoint(path.split("/")[1:]):
         raise WrongUseError(f"a name is empty, or dots: {method} {path} would ask for something else")
+    if "%2F" in path:
+        # Servers see a slash, which parts names.
+        raise WrongUseError(f"a name has a slash in it: {method} {path} would ask for something else")
 
 
 class Calls:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.options import COUNT_MAX, Server, Token, connect, duration_s, project_and_name
+from app.cli.options import COUNT_MAX, Server, Token, connect, duration_s, project_and_name, shortened
 from app.cli.output import Cell, Format, Output, listed, number, rows, show
 from headroom_client import Document
 from solvers.errors import InputError
@@ -61,6 +61,9 @@ def submit(
         "gpu_types_allowed": gpu_types or None,
     }
     if labels:
+        wrong = next((said for said in labels if "=" not in said), None)
+        if wrong is not None:
+            raise InputError(f"--label takes KEY=VALUE, got {shortened(wrong)}")
         wanted["labels"] = [dict(zip(("key", "value"), said.split("=", 1), strict=False)) for said in labels]
     with connect(server, token) as client:
         made = client.submit_task(wanted)

@@ -348,7 +348,10 @@ def span_of(start: str | None, end: str | None, last: str | None) -> tuple[datet
     if start is not None and last is not None:
         raise InputError("say either --from or --last")
     until = _moment(end) if end is not None else datetime.now(UTC).replace(second=0, microsecond=0)
-    return (_moment(start) if start is not None else _back(until, last or "24h")), until
+    since = _moment(start) if start is not None else _back(until, last or "24h")
+    if last is not None and since == until:
+        raise InputError(f"--last {last} is no time at all")
+    return since, until
 
 
 def _moment(text: str) -> datetime:

@@ -138,3 +138,9 @@ def test_cancelling_deletes(api: Api, headroom: Headroom) -> None:
     api.answers["DELETE /v1/tasks/demo/night"] = httpx.Response(204)
     said = headroom("task", "cancel", "demo/night")
     assert (said.status, said.out.strip()) == (Exit.OK, "cancelled demo/night")
+
+
+def test_a_label_without_a_value_is_told_as_it_was_typed(api: Api, headroom: Headroom) -> None:
+    said = headroom("task", "submit", "resnet50", "--inputs", "5", "--deadline", "1h", "--label", "a=b", "--label", "x")
+    assert (said.status, said.err) == (Exit.USAGE, "headroom: --label takes KEY=VALUE, got 'x'\n")
+    assert not api.asked

@@ -161,3 +161,13 @@ def test_top_tells_a_pipe_every_look_until_its_reader_leaves(
     with os.fdopen(writing, "w", encoding="utf-8") as nobody_reads:
         monkeypatch.setattr(sys, "stdout", nobody_reads)
         assert (run(["top", "-n", "9"]), len(api.asked)) == (Exit.OK, 2)
+
+
+@pytest.mark.parametrize("words", [("report", "cost"), ("report", "focus")])
+@pytest.mark.parametrize("last", ["0h", "0w", "0months"])
+def test_a_span_of_no_time_is_told_as_it_was_typed(
+    api: Api, headroom: Headroom, words: tuple[str, ...], last: str
+) -> None:
+    said = headroom(*words, "--last", last)
+    assert (said.status, said.err) == (Exit.USAGE, f"headroom: --last {last} is no time at all\n")
+    assert not api.asked

@@ -68,15 +68,19 @@ def test_a_key_cannot_climb_out_of_its_route(client_of: Maker) -> None:
         return httpx.Response(200, json={})
 
     with client_of(answer) as client:
-        client.get("node", "../tokens")
         for ask in (
+            lambda: client.get("node", "../tokens"),
+            lambda: client.delete("node", "n/identity"),
+            lambda: client.drain("a/b"),
+            lambda: list(client.logs("a", "..")),
+            lambda: list(client.logs("a", "b/c")),
             lambda: client.get("service", "..", "plans"),
             lambda: client.get("node", "."),
             lambda: client.revoke_node(".."),
         ):
             with pytest.raises(WrongUseError, match="would ask for something else"):
                 ask()
-    assert paths == [b"/v1/nodes/..%2Ftokens"]
+    assert paths == []
 
 
 def test_items_follow_cursors_to_the_end(client_of: Maker) -> None:
