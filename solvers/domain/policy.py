@@ -239,8 +239,9 @@ class Policy:
     demand_headroom: Annotated[float, within(1, 10)] = 1.2
     """New capacity is sized for the demand times this. What stands is left alone until the demand itself is short of
     capacity, so this is also how far demand may rise before anything has to change."""
-    demand_noise_sigmas: Annotated[float, within(0, 10)] = 2.0
-    """New capacity is also sized for so many standard deviations of a Poisson count, which matters at low rates."""
+    demand_noise_sigmas: Annotated[float, within(0, 10)] = 3.0
+    """New capacity is sized for the demand plus so many standard deviations of a Poisson count where that is more than
+    the headroom: at low rates."""
     demand_lookback_s: Annotated[float, within(DEMAND_BIN_S, LOOKBACK_S_MAX)] = 600.0
     """The demand that counts is that of the busiest moment of so long: who was busy lately will be again, and letting
     capacity go and fetching it back costs promises. Shorter saves more where loads fall and stay low."""

@@ -6,8 +6,8 @@ execution; `deadline` bounds the request by the deadline; `throughput` sets a fl
 `tokens` bounds the first token and the time between tokens, and such a need carries what is known of the service's
 requests and its networks' steps, or its refusal where nobody said how long requests are. An offline task needs its
 remaining rate and no latency. A training job needs one replica with a range of share. Rates are the upper demand (or
-the declared rate where none was observed), and with the policy's headroom and its allowance for noise what new capacity
-is sized for.
+the declared rate where none was observed), and with the policy's headroom or its allowance for noise, whichever is
+larger, what new capacity is sized for.
 
 A service is *open-ended*, its rate a floor, where nobody counts what is asked of it and it promises nothing about
 waiting: a margin below full use is there for queues and would only keep a declared rate from being what it says. What
@@ -94,7 +94,7 @@ class Need:
     model: ModelName
     priority: int
     rate_rps: float
-    """What new capacity is sized for, headroom and noise included; for a job 0."""
+    """What new capacity is sized for, headroom or noise included; for a job 0."""
     rate_rps_least: float = 0.0
     """What must be served: capacity that stands is enough while it is not below this."""
     limit_ms: float | None = None
@@ -220,9 +220,11 @@ def _ordered(needs: list[Need]) -> list[Need]:
 
 
 def sized_for_rps(rate_rps: float, policy: Policy) -> float:
-    """What new capacity is sized for when so much must be served."""
-    noise_rps = math.sqrt(rate_rps / DEMAND_BIN_S)
-    return rate_rps * policy.demand_headroom + policy.demand_noise_sigmas * noise_rps
+    """What new capacity is sized for when so much must be served. The busiest of many bins holds the noise of counting
+    already, so headroom and noise are not added: noise counts where headroom is less, at low rates.
+    """
+    noise_rps = policy.demand_noise_sigmas * math.sqrt(rate_rps / DEMAND_BIN_S)
+    return rate_rps + max(rate_rps * (policy.demand_headroom - 1), noise_rps)
 
 
 def _of_service(service: Service, demand: Demand | None, policy: Policy) -> Need:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
+import random
+
 import pytest
 
 from solvers.domain.evidence import ReasonCode
-from solvers.domain.ids import GpuTypeName, ModelName, WorkloadId
+from solvers.domain.ids import GpuTypeName, ModelName, PolicyName, WorkloadId
+from solvers.domain.policy import Policy
 from solvers.domain.snapshot import JobStatus, Snapshot
+from solvers.domain.telemetry import DEMAND_BIN_S
 from solvers.domain.workload import Service, Slo, SloKind, SloScope, WorkloadKind
-from solvers.problems.needs import Need, needs_of
+from solvers.problems.needs import Need, needs_of, sized_for_rps
 from tests import builders, chats
 
 
@@ -68,6 +73,25 @@ def test_the_upper_demand_counts_with_headroom() -> None:
 def test_declared_demand_stands_in_for_observed() -> None:
     need = need_of(builders.service(rate_rps_declared=70.0), policy=builders.policy(demand_headroom=1.2))
     assert need.rate_rps == pytest.approx(84.0)
+
+
+def test_of_headroom_and_noise_the_larger_one_counts() -> None:
+    policy = builders.policy(demand_headroom=1.2, demand_noise_sigmas=3.0)
+    assert sized_for_rps(100.0, policy) == pytest.approx(120.0)
+    assert sized_for_rps(2.5, policy) == pytest.approx(2.5 + 3.0 * math.sqrt(2.5 / DEMAND_BIN_S))
+
+
+@pytest.mark.parametrize(("rate_rps", "most"), [(1.0, 3.1), (5.0, 1.87), (20.0, 1.47), (100.0, 1.32), (1000.0, 1.24)])
+def test_what_is_sized_for_holds_the_noise_of_the_next_ten_minutes_and_no_more(rate_rps: float, most: float) -> None:
+    """Sized by the busiest bin of ten minutes: what it is of the true rate, and how often the next ten exceed it."""
+    policy, stream = Policy(name=PolicyName("default")), random.Random(1)
+    bins = round(policy.demand_lookback_s / DEMAND_BIN_S)
+    mean = rate_rps * DEMAND_BIN_S
+    drawn = [[max(0.0, stream.gauss(mean, math.sqrt(mean))) / DEMAND_BIN_S for _ in range(bins)] for _ in range(1000)]
+    busiest_rps = list(map(max, drawn))
+    sized_rps = [sized_for_rps(busiest, policy) for busiest in busiest_rps]
+    assert sum(sized_rps) / len(sized_rps) <= most * rate_rps
+    assert sum(later > sized for sized, later in zip(sized_rps, busiest_rps[1:], strict=False)) <= 1
 
 
 def finite(**changes: object) -> Snapshot:
