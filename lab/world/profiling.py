@@ -22,7 +22,7 @@ from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import Interference, Profile, ProfileGrid, ProfileOrigin
 from solvers.domain.value import value
 from solvers.errors import InputError
-from solvers.models.believed import ADDED_MIN, PAIR_BATCHES, PAIR_SHARES_PCT, PARTNERS, Disturbances, fit_interference
+from solvers.models.believed import ADDED_MIN, PAIR_BATCHES, PAIR_SHARES_PCT, Disturbances, fit_interference, neighbours
 from solvers.sim.truth.replay import Replay
 from solvers.sim.truth.truth import GpuTruth, Resident, dynamic_power_w, execution_ms, gpu_truth, memory_mib
 
@@ -145,7 +145,7 @@ def _short(numbers: Sequence[float]) -> tuple[float, ...]:
 def _pairs(measuring: Measuring, truth: GpuTruth, draw: np.random.Generator) -> dict[ModelName, Interference]:
     """Each model beside its next few in order of name, at a few shares and batches: what it suffers, and fits that."""
     models, found = measuring.models, []
-    for pair, share, batch in product(_neighbours(len(models)), PAIR_SHARES_PCT, PAIR_BATCHES):
+    for pair, share, batch in product(neighbours(len(models)), PAIR_SHARES_PCT, PAIR_BATCHES):
         for one, two in (pair, pair[::-1]):
             mine = Resident(model=models[one], share_pct_sm=int(100 - share), batch=int(batch))
             theirs = Resident(model=models[two], share_pct_sm=int(share), batch=int(batch))
@@ -156,7 +156,7 @@ def _pairs(measuring: Measuring, truth: GpuTruth, draw: np.random.Generator) -> 
 def _groups(measuring: Measuring, truth: GpuTruth, draw: np.random.Generator) -> dict[ModelName, Interference]:
     """The same without limits on shares: each model beside its next few, so many of each at once, at equal batches."""
     models, found = measuring.models, []
-    pairs = _neighbours(len(models))
+    pairs = neighbours(len(models))
     both = sorted({*pairs, *(pair[::-1] for pair in pairs)})
     for (one, two), many, batch in product(both, range(1, TENANTS_MAX), measuring.profiling.batches):
         mine, other = (Resident(model=models[each], share_pct_sm=100, batch=batch) for each in (one, two))
@@ -170,12 +170,6 @@ class _Added(NamedTuple):
     presses: int
     share_pct: float
     added: float
-
-
-def _neighbours(count: int) -> list[tuple[int, int]]:
-    """Each model with itself and its next few in order of name."""
-    ahead = sorted({step % count for step in range(PARTNERS + 1)})
-    return sorted({(first, (first + step) % count) for first in range(count) for step in ahead})
 
 
 def _added(truth: GpuTruth, mine: Resident, others: tuple[Resident, ...]) -> float:

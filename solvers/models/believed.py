@@ -254,6 +254,12 @@ class Disturbances:
     added: Floats
 
 
+def neighbours(count: int) -> list[tuple[int, int]]:
+    """Each model with itself, for replicas of one service share devices, and with its next few in order of name."""
+    ahead = sorted({step % count for step in range(PARTNERS + 1)})
+    return sorted({(first, (first + step) % count) for first in range(count) for step in ahead})
+
+
 def interference_of(
     suite: Suite, gpu_type: GpuTypeName, models: Sequence[ModelName], caution_std: float
 ) -> dict[ModelName, Interference]:
@@ -307,9 +313,7 @@ def _met(suite: Suite, gpu_type: str, names: list[ModelName]) -> list[bool]:
 
 
 def _asked(suite: Suite, gpu_type: str, met: list[ModelName], caution_std: float) -> Disturbances:
-    count = len(met)
-    ahead = sorted({step % count for step in range(1, PARTNERS + 1)})
-    pairs = sorted({tuple(sorted((first, (first + step) % count))) for first in range(count) for step in ahead})
+    pairs = sorted({(min(pair), max(pair)) for pair in neighbours(len(met))})
     sides = [[pair[side] for pair in pairs for _ in PAIR_SHARES_PCT for _ in PAIR_BATCHES] for side in (0, 1)]
     share = np.tile(np.repeat(PAIR_SHARES_PCT, len(PAIR_BATCHES)), len(pairs))
     batch = np.tile(PAIR_BATCHES, len(PAIR_SHARES_PCT) * len(pairs))

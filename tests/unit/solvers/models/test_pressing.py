@@ -9,6 +9,7 @@ import pytest
 
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import Interference, ProfileOrigin
+from solvers.models import believed
 from solvers.models.base import Groups, Queries
 from solvers.models.believed import alike, interference_of
 from solvers.models.suite import Suite
@@ -59,9 +60,17 @@ def test_it_is_nowhere_asked_below_what_is_believed(learned: Suite, caution_std:
         for share in (20.0, 40.0, 60.0, 80.0)
         for batch in (1.0, 8.0, 32.0)
     ]
-    believed = added(learned, rows, caution_std)
-    assert np.all(told(found, rows) >= believed * (1 - 1e-4))
+    assert np.all(told(found, rows) >= added(learned, rows, caution_std) * (1 - 1e-4))
     assert all(item.origin is ProfileOrigin.FITTED for item in found.values())
+
+
+def test_each_model_is_asked_about_itself_among_however_many(learned: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replicas of one service share devices more often than any other two."""
+    monkeypatch.setattr(believed, "PARTNERS", 1)
+    found = interference_of(learned, GPU, NAMES, 1.0)
+    rows = [(name, name, share, batch) for name in sorted(found) for share in (20.0, 60.0) for batch in (1.0, 32.0)]
+    assert len(found) > believed.PARTNERS
+    assert np.all(told(found, rows) >= added(learned, rows, 1.0) * (1 - 1e-4))
 
 
 def test_it_tells_who_presses_hard_and_is_not_careful_without_measure(learned: Suite) -> None:
