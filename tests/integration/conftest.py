@@ -23,7 +23,7 @@ def embedded_server() -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def debian_server() -> Iterator[Server]:
     """Debian's PostgreSQL 15."""
-    with running(debian_binaries()) as server:
+    with running(debian_binaries(), migrated=True) as server:
         yield server
 
 

@@ -24,7 +24,11 @@ DEBIAN_BINARIES = Path("/usr/lib/postgresql/15/bin")
 SUPERUSER = "headroom"
 TEMPLATE = "headroom_template"
 """A migrated database, to be cloned."""
-OPTIONS = "-c listen_addresses='' -c fsync=off -c full_page_writes=off -c synchronous_commit=off -c max_connections=300"
+OPTIONS = (
+    "-c listen_addresses='' -c max_connections=300 -c fsync=off -c full_page_writes=off -c synchronous_commit=off"
+    # Some of these servers would compile statements that are asked once, of tables of a few rows.
+    " -c jit=off"
+)
 
 
 def embedded_binaries() -> Path:

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
 from sqlalchemy import Table, insert, text
 from sqlalchemy.orm import Session
 
 from agents.wire import DeviceReport, ReplicaReport, Report
 from app import kinds
-from app.store import migrate
+from app.store import ledger
 from app.store.engine import Database
 from app.store.ingest import gateway_source, node_source
 from app.store.tables import TABLES, rate_samples, report_log
@@ -22,7 +23,7 @@ from solvers.domain.codec import to_plain
 from solvers.domain.device import Device, DeviceMode, GpuType, MigSlice, Node, PriceKind, PriceRow
 from solvers.domain.ids import DeviceId, GpuTypeName, NodeId, PolicyName
 from solvers.domain.policy import Policy
-from tests.integration.postgres import Server
+from tests.integration.postgres import TEMPLATE, Server
 from tests.integration.store.samples import put_samples
 
 T0 = datetime(2026, 3, 2, 10, tzinfo=UTC)
@@ -35,11 +36,17 @@ def after(seconds: float, start: datetime = T0) -> datetime:
 
 
 @contextmanager
+def hours_at_once() -> Iterator[None]:
+    """Accounting goes on by the hour: a chunk of it takes nearly as long for five minutes, and days have many."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(ledger, "CHUNK_MINUTES", 60)
+        yield
+
+
+@contextmanager
 def migrated(server: Server, name: str) -> Iterator[Database]:
     """A database of this name for a while."""
-    url = server.create(name)
-    migrate.upgrade(url)
-    opened = Database(url)
+    opened = Database(server.create(name, TEMPLATE))
     try:
         yield opened
     finally:
