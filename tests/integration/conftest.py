@@ -22,7 +22,7 @@ def embedded_server() -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def debian_server() -> Iterator[Server]:
-    """Debian's PostgreSQL 15."""
+    """Debian's PostgreSQL 15, with a migrated database to clone."""
     with running(debian_binaries(), migrated=True) as server:
         yield server
 
@@ -40,6 +40,14 @@ def empty_url(pg_server: Server) -> Iterator[str]:
     """A fresh, empty database on each server in turn."""
     name = f"empty_{next(_numbers)}"
     yield pg_server.create(name)
+    pg_server.drop(name)
+
+
+@pytest.fixture
+def migrated_url(pg_server: Server) -> Iterator[str]:
+    """A fresh, migrated database on each server in turn."""
+    name = f"migrated_{next(_numbers)}"
+    yield pg_server.create(name, TEMPLATE)
     pg_server.drop(name)
 
 

@@ -43,15 +43,14 @@ def _objects(url: str) -> list[str]:
 @pytest.mark.parametrize("way", ["up", "down"])
 @pytest.mark.parametrize("revision", ["bogus", "99", "+1", "", "0001:0002"])
 def test_a_revision_that_there_is_none_of_is_one_line(
-    empty_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], way: str, revision: str
+    migrated_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], way: str, revision: str
 ) -> None:
-    migrate.upgrade(empty_url)
-    monkeypatch.setenv("HEADROOM_DATABASE_URL", empty_url)
+    monkeypatch.setenv("HEADROOM_DATABASE_URL", migrated_url)
     assert run(["migrate", way, revision]) == 2
     said = capsys.readouterr()
     assert (said.out, said.err.count("\n")) == ("", 1)
     assert f"revisions are 0001 to {migrate.head()}" in said.err
-    assert migrate.current(empty_url) == migrate.head()
+    assert migrate.current(migrated_url) == migrate.head()
 
 
 def test_up_down_and_up_again(empty_url: str) -> None:
@@ -67,14 +66,13 @@ def test_up_down_and_up_again(empty_url: str) -> None:
     assert _objects(empty_url) == first
 
 
-def test_going_down_a_step_keeps_what_lies_below(empty_url: str) -> None:
-    migrate.upgrade(empty_url)
-    with psycopg.connect(empty_url) as connection:
+def test_going_down_a_step_keeps_what_lies_below(migrated_url: str) -> None:
+    with psycopg.connect(migrated_url) as connection:
         connection.execute("INSERT INTO projects (name, spec) VALUES ('vision', '{}')")
         connection.execute("INSERT INTO leases (name, holder, token, expires_at) VALUES ('planner', 'me', 7, now())")
-    migrate.downgrade(empty_url, "0002")
-    migrate.upgrade(empty_url)
-    with psycopg.connect(empty_url) as connection:
+    migrate.downgrade(migrated_url, "0002")
+    migrate.upgrade(migrated_url)
+    with psycopg.connect(migrated_url) as connection:
         assert connection.execute("SELECT name FROM projects").fetchall() == [("vision",)]
         assert connection.execute("SELECT token FROM leases").fetchall() == [(7,)]
 
@@ -116,13 +114,12 @@ def test_samples_stay_when_their_partitions_change(empty_url: str) -> None:
             connection.rollback()
 
 
-def test_rows_of_reports_become_rows_of_samples_and_stay(empty_url: str) -> None:
+def test_rows_of_reports_become_rows_of_samples_and_stay(migrated_url: str) -> None:
     queries = (
         "SELECT * FROM device_samples ORDER BY received_at, sequence, uuid",
         "SELECT * FROM replica_samples ORDER BY received_at, sequence, replica",
     )
-    migrate.upgrade(empty_url)
-    database = Database(empty_url)
+    database = Database(migrated_url)
     with database.transaction() as session:
         put_node(session, "n1")
     hot = replace(device_report("GPU-2", 30.0), temperature_c=71.5, throttle="thermal", healthy=False)
@@ -132,31 +129,30 @@ def test_rows_of_reports_become_rows_of_samples_and_stay(empty_url: str) -> None
         ingest.ingest(connection, [report("n1", 2, devices=[device_report("GPU-1")])])
         ingest.ingest(connection, [report("n1", 3, replicas=both[:1])])
     database.dispose()
-    with psycopg.connect(empty_url) as connection:
+    with psycopg.connect(migrated_url) as connection:
         before = [connection.execute(query).fetchall() for query in queries]
     assert [len(rows) for rows in before] == [3, 3]
-    for move in (partial(migrate.downgrade, empty_url, "0051"), partial(migrate.upgrade, empty_url)) * 2:
+    for move in (partial(migrate.downgrade, migrated_url, "0051"), partial(migrate.upgrade, migrated_url)) * 2:
         move()
-        with psycopg.connect(empty_url) as connection:
+        with psycopg.connect(migrated_url) as connection:
             assert [connection.execute(query).fetchall() for query in queries] == before
             kept = connection.execute("SELECT count(*) FROM report_log").fetchone()
             assert kept == (3,)
 
 
-def test_fields_that_are_no_more_leave_stored_documents(empty_url: str) -> None:
-    migrate.upgrade(empty_url)
-    migrate.downgrade(empty_url, "0029")
+def test_fields_that_are_no_more_leave_stored_documents(migrated_url: str) -> None:
+    migrate.downgrade(migrated_url, "0029")
     kept = {"name": "t4", "architecture": "Turing", "l2_mib": 4, "clocks_mhz_memory": [405]}
     promises = [{"slo": {"scope": scope}, "rest": 1} for scope in ("window", "execution")]
-    with psycopg.connect(empty_url) as connection:
+    with psycopg.connect(migrated_url) as connection:
         connection.execute("INSERT INTO gpu_types (name, spec) VALUES ('t4', %s)", [Jsonb(kept)])
         connection.execute("INSERT INTO projects (name, spec) VALUES ('p', '{}')")
         for number, spec in enumerate(promises):
             connection.execute(
                 "INSERT INTO services (project, name, spec) VALUES ('p', %s, %s)", [str(number), Jsonb(spec)]
             )
-    migrate.upgrade(empty_url)
-    with psycopg.connect(empty_url) as connection:
+    migrate.upgrade(migrated_url)
+    with psycopg.connect(migrated_url) as connection:
         assert connection.execute("SELECT spec FROM gpu_types").fetchall() == [({"name": "t4"},)]
         scopes = connection.execute(
             "SELECT spec #>> '{slo,scope}', spec -> 'rest' FROM services ORDER BY name"
@@ -164,10 +160,9 @@ def test_fields_that_are_no_more_leave_stored_documents(empty_url: str) -> None:
     assert scopes == [("end_to_end", 1), ("execution", 1)]
 
 
-def test_the_newest_file_of_each_name_is_the_definition_in_force(empty_url: str) -> None:
-    migrate.upgrade(empty_url)
+def test_the_newest_file_of_each_name_is_the_definition_in_force(migrated_url: str) -> None:
     newest = {path.stem[5:]: path for path in sorted((migrate.scripts_path() / "sql").iterdir())}
-    with psycopg.connect(empty_url) as connection:
+    with psycopg.connect(migrated_url) as connection:
         before = connection.execute(DEFINITIONS).fetchall()
         for path in sorted(newest.values()):
             connection.execute(path.read_bytes())
@@ -175,11 +170,10 @@ def test_the_newest_file_of_each_name_is_the_definition_in_force(empty_url: str)
     assert len(before) > 30
 
 
-def test_upgrading_twice_changes_nothing(empty_url: str) -> None:
-    migrate.upgrade(empty_url)
-    before = _objects(empty_url)
-    migrate.upgrade(empty_url)
-    assert _objects(empty_url) == before
+def test_upgrading_twice_changes_nothing(migrated_url: str) -> None:
+    before = _objects(migrated_url)
+    migrate.upgrade(migrated_url)
+    assert _objects(migrated_url) == before
 
 
 def test_rival_migrators_wait_for_each_other(empty_url: str) -> None:
@@ -208,9 +202,8 @@ def test_the_alembic_command_works_by_itself(empty_url: str, monkeypatch: pytest
     assert migrate.current(empty_url) == migrate.head()
 
 
-def test_the_reader_role_may_not_write(empty_url: str) -> None:
-    migrate.upgrade(empty_url)
-    with psycopg.connect(empty_url) as connection:
+def test_the_reader_role_may_not_write(migrated_url: str) -> None:
+    with psycopg.connect(migrated_url) as connection:
         connection.execute("SET ROLE headroom_reader")
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             connection.execute("INSERT INTO projects (name, spec) VALUES ('vision', '{}')")
