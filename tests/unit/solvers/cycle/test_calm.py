@@ -25,6 +25,8 @@ from tests import builders
 from tests.memory import World
 
 LOOKBACK_S = 180.0
+SETTLED_S = LOOKBACK_S + 60.0
+"""All that is looked back upon was as it is."""
 POLICY = Policy(name=PolicyName("default"), planners=("greedy",), cost_basis=CostBasis.SHARE)
 """Greed chooses by share, so that is what it saves."""
 DISTURBING = {
@@ -121,21 +123,22 @@ def test_small_ups_and_downs_change_nothing_once_known(period_s: float) -> None:
 
 
 def test_growth_is_answered_in_the_very_cycle_that_sees_it_and_only_adds() -> None:
-    loop = Loop({"vision": step(120.0, 4.0, 600.0), "other": flat(60.0)})
-    loop.run(700.0)
+    loop = Loop({"vision": step(120.0, 4.0, SETTLED_S), "other": flat(60.0)})
+    loop.run(SETTLED_S + 100.0)
     grown = loop.since(DEMAND_BIN_S)
-    assert grown[0][0] == 600.0
+    assert grown[0][0] == SETTLED_S
     assert disturbed(grown) == set()
     assert loop.capacity_rps("vision") >= 4 * 120.0
 
 
 def test_shrinking_waits_until_demand_was_low_for_the_whole_look_back() -> None:
-    loop = Loop({"vision": step(120.0, 4.0, 600.0, until_s=900.0), "other": flat(60.0)})
-    loop.run(900.0 + LOOKBACK_S - DEMAND_BIN_S)
+    low_s = SETTLED_S + 300.0
+    loop = Loop({"vision": step(120.0, 4.0, SETTLED_S, until_s=low_s), "other": flat(60.0)})
+    loop.run(low_s + LOOKBACK_S - DEMAND_BIN_S)
     assert disturbed(loop.promoted) == set()
     peak_rps = loop.capacity_rps("vision")
-    loop.run(1300.0)
-    shrunk = loop.since(900.0 + LOOKBACK_S - DEMAND_BIN_S)
+    loop.run(low_s + 400.0)
+    shrunk = loop.since(low_s + LOOKBACK_S - DEMAND_BIN_S)
     assert 1 <= len(shrunk) <= 2
     assert loop.capacity_rps("vision") < peak_rps / 2
 
