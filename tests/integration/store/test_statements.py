@@ -7,7 +7,6 @@ import re
 import psycopg
 import pytest
 
-from app.store.migrate import upgrade
 from app.store.sql import driven, statements
 
 pytestmark = pytest.mark.integration
@@ -15,10 +14,9 @@ pytestmark = pytest.mark.integration
 PARAMETER = re.compile(r"%\((\w+)\)s")
 
 
-def test_every_statement_is_understood(empty_url: str) -> None:
-    upgrade(empty_url)
+def test_every_statement_is_understood(migrated_url: str) -> None:
     refused = {}
-    with psycopg.connect(empty_url, autocommit=True) as connection:
+    with psycopg.connect(migrated_url, autocommit=True) as connection:
         for name, statement in statements().items():
             sql = driven(statement).decode()
             places = {each: f"${number}" for number, each in enumerate(dict.fromkeys(PARAMETER.findall(sql)), 1)}
