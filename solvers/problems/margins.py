@@ -3,14 +3,17 @@ costs a multiple of what serves the demand.
 
 A part of every margin is had at any price, so that a plan outlives the moment that it was made in. The rest is had
 where a request more costs no more than twice what the dearest costs that the demand itself needs, when it is served
-where it is cheapest: on GPUs of any type, and by larger batches where memory is billed. Devices are counted as if
-nobody else wanted them: where others have them, margins stay what they were.
+where it is cheapest: on GPUs of any type, and by larger batches where memory is billed. There a replica is billed
+whole, whoever needs what is left of it, so one that the last of a margin hardly uses is not had for it. Devices are
+counted as if nobody else wanted them: where others have them, margins stay what they were.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,22 +38,39 @@ def with_margins(problem: JointProblem) -> JointProblem:
     for number, work in enumerate(problem.workloads):
         mine = np.flatnonzero(np.tile(problem.variant_workload == number, 2))
         supply = _Supply(np.minimum(devices, work.replicas_max), rates[:, mine], usd[:, mine])
-        left_alone = work.may_wait or supply.is_plenty(work.rate_rps)
-        found.append(work if left_alone else replace(work, rate_rps=affordable_rps(work, sorted(supply.steps()))))
+        left_alone = work.may_wait or (supply.is_plenty(work.rate_rps) and not problem.by_memory)
+        found.append(work if left_alone else replace(work, rate_rps=affordable_rps(work, problem, supply)))
     return replace(problem, workloads=tuple(found))
 
 
-def affordable_rps(work: Workload, steps: list[tuple[float, float]]) -> float:
-    """What to size for. `steps`: by rising price of a request, how many more can be had at it."""
+def affordable_rps(work: Workload, problem: JointProblem, supply: _Supply) -> float:
+    """What to size for."""
     sure_rps = work.rate_least_rps + SURE_PART * max(0.0, work.rate_rps - work.rate_least_rps)
-    most_rps, most_usd = 0.0, np.inf
-    for usd, more_rps in steps:
-        if usd > most_usd:
+    most_rps, most_usd, steps = 0.0, np.inf, sorted(supply.steps())
+    for place, step in enumerate(steps):
+        if step.usd > most_usd:
             return min(work.rate_rps, most_rps)
-        most_rps += more_rps
-        if np.isinf(most_usd) and most_rps >= sure_rps * (1 - DUST):
-            most_usd = DEARER_MAX * usd * (1 + DUST)
+        if np.isinf(most_usd) and most_rps + step.devices * step.more_rps >= sure_rps * (1 - DUST):
+            most_usd = DEARER_MAX * step.usd * (1 + DUST)
+        if problem.by_memory and most_rps + step.devices * step.more_rps > work.rate_rps:
+            whole_rps = most_rps + step.more_rps * math.floor((work.rate_rps - most_rps) / step.more_rps + DUST)
+            sliver_rps = work.rate_rps - whole_rps
+            worth = any(each.usd_for(sliver_rps) <= most_usd * sliver_rps for each in steps[place:])
+            return work.rate_rps if worth or whole_rps < sure_rps else whole_rps * (1 - DUST)
+        most_rps += step.devices * step.more_rps
     return work.rate_rps
+
+
+class _Step(NamedTuple):
+    """So many devices serve so much more each, at this price of a request."""
+
+    usd: float
+    devices: float
+    more_rps: float
+
+    def usd_for(self, rate_rps: float) -> float:
+        """What so much costs where each device takes this step or does not."""
+        return math.ceil(rate_rps / self.more_rps - DUST) * self.more_rps * self.usd
 
 
 class _Supply:
@@ -67,11 +87,11 @@ class _Supply:
         most_rps = self.devices * np.take_along_axis(self.rates, best, axis=1)[:, 0]
         return bool(most_rps[lowest <= DEARER_MAX * lowest.min()].sum() >= rate_rps)
 
-    def steps(self) -> Iterator[tuple[float, float]]:
-        """From nothing to the most that each device can serve: the price of a request more, and how many more."""
+    def steps(self) -> Iterator[_Step]:
+        """From nothing to the most that each device can serve."""
         for devices, rates, usd in zip(self.devices.tolist(), self.rates, self.usd, strict=True):
             for price, more_rps in _steps(rates, usd):
-                yield price, devices * more_rps
+                yield _Step(price, devices, more_rps)
 
 
 def _steps(rates: Floats, usd: Floats) -> Iterator[tuple[float, float]]:

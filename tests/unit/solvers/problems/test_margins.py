@@ -73,6 +73,21 @@ def test_where_memory_is_billed_a_margin_is_no_reason_for_a_device_of_ones_own()
     assert sized_rps(billed) == pytest.approx(160.0)
 
 
+@pytest.mark.parametrize(
+    ("least_rps", "sized", "expected"),
+    [(150.0, 165.0, 160.0), (150.0, 205.0, 205.0), (158.0, 162.0, 160.0), (159.9, 163.0, 163.0), (150.0, 160.0, 160.0)],
+    ids=["a sliver", "more than half", "a sliver beyond the sure part", "the sure part", "what fits"],
+)
+def test_where_memory_is_billed_no_replica_is_had_for_a_sliver_of_margin(
+    least_rps: float, sized: float, expected: float
+) -> None:
+    """A replica of 80 requests/s is billed whole, whoever needs what is left of it."""
+    asked = replace(of(least_rps, sized, dear_usd=1.0), by_memory=True)
+    billed = replace(asked, pools=tuple(replace(item, memory_mib_whole=16_000.0) for item in asked.pools))
+    assert sized_rps(billed) == pytest.approx(expected)
+    assert sized_rps(replace(billed, by_memory=False)) == sized, "what is left of a device serves others"
+
+
 def test_where_memory_is_billed_a_larger_batch_has_to_be_worth_its_memory() -> None:
     """The small batch serves half as much as the large one for a tenth of its bill, so that each request more costs
     nineteen times as much: the large one is for the demand alone.
