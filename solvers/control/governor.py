@@ -50,8 +50,8 @@ from solvers.control.records import (
     Zone,
 )
 
-ABOVE_PER_STEP = 0.25
-"""Of the cap: so much too much is made room for by one step of the clock."""
+ABOVE_PER_STEP, STEPS_MOST = 0.25, 3
+"""Of the cap: so much too much is made room for by one step of the clock. So many there are in one period."""
 POWER_OVER_CLOCK = 1.5
 """Exponent with which a board's watts rise, near its cap, with its clock."""
 
@@ -223,12 +223,12 @@ class _Turn:
     def _clock_up_agreed(self) -> bool:
         """One clock, many replicas. Who breaks its limit with its smallest batch has nothing left but the clock and
         outranks those that would only grow; else everybody who still could grow must agree, and nobody may be awaited
-        or on the way out.
+        or lately have changed beside who leaves.
         """
         late = [verdict for verdict in self.verdicts if verdict.latency is Zone.HIGH]
         if late:
             return all(verdict.wish is ReplicaWish.CLOCK_UP for verdict in late)
-        if self._awaits() or self._shares_cap():
+        if self._awaits() or self._waits_for_who_leaves():
             return False
         voting = [verdict for verdict in self.verdicts if verdict.latency is not None]
         return bool(voting) and all(verdict.wish is ReplicaWish.CLOCK_UP for verdict in voting)
@@ -237,23 +237,36 @@ class _Turn:
         """Whether somebody planned here does not serve yet, under a cap that it will draw from."""
         return self.envelope.power_w_cap is not None and None in readings_of(self.envelope, self.reading)
 
-    def _shares_cap(self) -> bool:
-        """Whether somebody who leaves still draws from the cap. What is above it meanwhile is not remembered, and a
-        clock is a coarse step: raised, it would break the cap again and again.
+    def _waits_for_who_leaves(self) -> bool:
+        """Whether somebody who leaves still draws from the cap, and something changed lately: what is above the cap
+        meanwhile is not remembered, so a clock that rises as ever would break it again and again.
         """
-        return self.envelope.power_w_cap is not None and self.reading.beside
+        beside = self.envelope.power_w_cap is not None and self.reading.beside
+        changed = self.state.changed_period
+        return beside and changed is not None and self.state.period - changed < self.settings.beside_periods
 
     def _steps_for_more(self) -> int:
-        """By how many steps the clock has to fall for those who start, before they draw, where only the clock holds the
-        cap: one for each quarter by which today's watts for each share would be above it. Nobody may come near a
-        latency limit for it.
+        """By how many steps the clock has to fall for those who start beside those who leave, before they draw, where
+        only the clock holds the cap: one for each quarter by which today's watts for each share would be above it.
+        Nobody may come near a latency limit for it, and none is needed below the clock that all begin at.
         """
         cap_w, power_w, part = self.envelope.power_w_cap, self.reading.power_w, self.reading.coming_part
-        near = any(verdict.latency in (Zone.BAND, Zone.HIGH) for verdict in self.verdicts)
-        if cap_w is None or power_w is None or not part or near or self.envelope.cap_held:
+        alone = not (part and self.reading.beside) or self.envelope.cap_held
+        if alone or cap_w is None or power_w is None or len(self.envelope.clocks_mhz_sm) < 2:
             return 0
-        above = power_w * (1.0 + part) / cap_w - 1.0
-        return max(0, math.ceil(above / ABOVE_PER_STEP)) if len(self.envelope.clocks_mhz_sm) > 1 else 0
+        wanted = math.ceil((power_w * (1.0 + part) / cap_w - 1.0) / ABOVE_PER_STEP)
+        return next((steps for steps in range(min(wanted, STEPS_MOST), 0, -1) if self._bears(steps)), 0)
+
+    def _bears(self, steps: int) -> bool:
+        """Whether so many steps down leave everybody below what is near a latency limit."""
+        held_mhz = self.state.setting.clock_mhz_sm
+        lower_mhz = clock_below(held_mhz, self.envelope.clocks_mhz_sm, steps * self.settings.clock_step_mhz)
+        measured = {replica.replica: replica.latency_ms for replica in self.reading.replicas}
+        strain = max(
+            (_strain(replica, measured.get(replica.replica)) for replica in self.envelope.replicas), default=0.0
+        )
+        near = strain * held_mhz / lower_mhz >= self.settings.latency_low_part
+        return self.settings.clock_mhz_start <= lower_mhz < held_mhz and not near
 
     def _keeps_cap(self, clock_mhz: int) -> bool:
         """Whether a higher clock keeps the cap by what boards draw for it; the least step may always be tried."""

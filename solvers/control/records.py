@@ -51,6 +51,8 @@ class GovernorSettings:
     """So many periods after a change nothing is raised: the measurement must show the change first. 1: every period."""
     barrier_periods: int = 300
     """How long a combination that broke a limit is not tried again."""
+    beside_periods: int = 30
+    """So long after a change the clock does not rise under a cap beside somebody who leaves."""
     share_pct_sm_step: int = 5
     """How much share a repartition would give to the worst replica."""
 

@@ -333,14 +333,15 @@ def test_what_is_broken_beside_one_who_leaves_is_not_remembered() -> None:
     assert batches == {True: (5, 5), False: (1, 1)}
 
 
-def test_no_clock_is_raised_into_a_cap_beside_one_who_leaves() -> None:
+def test_no_clock_is_raised_into_a_cap_beside_one_who_leaves_for_a_while() -> None:
     """What breaks the cap meanwhile is not remembered, so it would be tried again in every second period."""
     reading = replace(seen(100.0, 10.0, 10.0), beside=True)
-    assert LOOP.step(pair(), at(32, 32), reading).clock is ReplicaWish.HOLD
-    assert LOOP.step(replace(pair(), power_w_cap=None), at(32, 32), reading).clock is ReplicaWish.CLOCK_UP
+    lately = replace(at(32, 32), period=100, changed_period=100)
+    assert LOOP.step(pair(), lately, reading).clock is ReplicaWish.HOLD
+    assert LOOP.step(replace(pair(), power_w_cap=None), lately, reading).clock is ReplicaWish.CLOCK_UP
+    long_ago = replace(lately, changed_period=100 - LOOP.settings.beside_periods)
+    assert LOOP.step(pair(), long_ago, reading).clock is ReplicaWish.CLOCK_UP, "nobody leaves for ever at a low clock"
     assert LOOP.step(pair(), at(8, 8), reading).state.setting.batches == (9, 9), "batches step finely"
-    late = replace(seen(100.0, 200.0, 10.0), beside=True)
-    assert LOOP.step(pair(), at(1, 8), late).clock is ReplicaWish.CLOCK_UP, "who is late with one goes first"
 
 
 @pytest.mark.parametrize(
@@ -348,12 +349,17 @@ def test_no_clock_is_raised_into_a_cap_beside_one_who_leaves() -> None:
     [
         (120.0, 10.0, 0.5, False, 810),
         (120.0, 10.0, 1.0, False, 630),
+        (120.0, 10.0, 9.0, False, 630),
+        (120.0, 80.0, 9.0, False, 810),
         (120.0, 10.0, 0.2, False, 900),
-        (120.0, 95.0, 0.5, False, 900),
+        (120.0, 89.0, 0.5, False, 900),
         (145.0, 10.0, 0.0, False, 900),
         (120.0, 10.0, 1.0, True, 900),
     ],
-    ids=["breaks the cap", "breaks it by far", "has room", "would be late", "nobody starts", "the board holds it"],
+    ids=[
+        *("breaks the cap", "breaks it by far", "three steps at most", "as far as nobody is late"),
+        *("has room", "would be late", "nobody starts", "the board holds it"),
+    ],
 )
 def test_the_clock_falls_for_those_who_start_before_they_draw(
     power_w: float, latency_ms: float, coming_part: float, cap_held: bool, clock_mhz: int
@@ -361,8 +367,10 @@ def test_the_clock_falls_for_those_who_start_before_they_draw(
     starting = replace(seen(power_w, latency_ms, latency_ms), coming_part=coming_part, beside=True)
     envelope = replace(pair(), cap_held=cap_held)
     assert LOOP.step(envelope, at(8, 8), starting).state.setting.clock_mhz_sm == clock_mhz
-    lowest = LOOP.step(envelope, at(8, 8, clock=CLOCKS_MHZ[0]), starting).state.setting
-    assert lowest.clock_mhz_sm == CLOCKS_MHZ[0]
+    begun = at(8, 8, clock=LOOP.settings.clock_mhz_start)
+    assert LOOP.step(envelope, begun, starting).state.setting.clock_mhz_sm >= LOOP.settings.clock_mhz_start
+    alone = replace(starting, beside=False)
+    assert LOOP.step(envelope, at(8, 8), alone).state.setting.clock_mhz_sm >= 900, "plans know of those who start"
 
 
 def test_a_clock_near_the_cap_rises_by_what_keeps_it() -> None:
