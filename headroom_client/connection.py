@@ -33,7 +33,7 @@ def terms(server: str, token: str, timeout_s: float, transport: object | None) -
 
 def _address(server: str) -> httpx.URL:
     """What nothing can be asked at is told before anything is sent. A path may stay: a proxy's."""
-    if not server.startswith(("http://", "https://")):
+    if not server.lower().startswith(("http://", "https://")):
         raise WrongUseError(f"the server address {server!r} must start with http:// or https://")
     try:
         address = httpx.URL(server)
@@ -45,6 +45,10 @@ def _address(server: str) -> httpx.URL:
         raise WrongUseError(f"the server address {server!r} has a blank in it")
     if not address.host:
         raise WrongUseError(f"the server address {server!r} names no host")
+    try:
+        address.host.encode("idna")
+    except UnicodeError:
+        raise WrongUseError(f"the server address {server!r} names a host that no machine can have") from None
     if address.port is not None and not 1 <= address.port <= PORT_MAX:
         raise WrongUseError(f"the server address {server!r} names port {address.port}; ports are 1 to {PORT_MAX}")
     if address.query or address.fragment:

@@ -34,9 +34,12 @@ def with_margins(problem: JointProblem) -> JointProblem:
         return problem
     rates, usd = _alone(problem)
     devices = np.array([pool.devices for pool in problem.pools], dtype=np.float64)
+    order = np.argsort(problem.variant_workload, kind="stable")
+    begins = np.searchsorted(problem.variant_workload[order], np.arange(len(problem.workloads) + 1))
     found = []
     for number, work in enumerate(problem.workloads):
-        mine = np.flatnonzero(np.tile(problem.variant_workload == number, 2))
+        alone = order[begins[number] : begins[number + 1]]
+        mine = np.concatenate((alone, len(order) + alone))
         supply = _Supply(np.minimum(devices, work.replicas_max), rates[:, mine], usd[:, mine])
         left_alone = work.may_wait or (supply.is_plenty(work.rate_rps) and not problem.by_memory)
         found.append(work if left_alone else replace(work, rate_rps=affordable_rps(work, problem, supply)))

@@ -87,6 +87,8 @@ def test_wrong_use_is_told_before_anything_is_sent() -> None:
         ("http://127.0.0.1:8080 ", "has a blank in it"),
         ("http://a b", "has a blank in it"),
         ("http://", "names no host"),
+        ("http://a..b:8080", "names a host that no machine can have"),
+        (f"http://{'a' * 70}.example", "names a host that no machine can have"),
         ("http://127.0.0.1:8080/?a=b", "has more behind its path"),
         ("http://127.0.0.1:8080/#a", "has more behind its path"),
         ("http://user:secret@127.0.0.1:8080", "of 127.0.0.1 holds a user or a password"),
@@ -99,7 +101,9 @@ def test_an_address_at_which_nothing_can_be_asked_is_wrong_use(address: str, tol
     assert "secret" not in raised.value.message
 
 
-@pytest.mark.parametrize("address", ["http://127.0.0.1", "http://[::1]:65535/", "https://a.example/headroom"])
+@pytest.mark.parametrize(
+    "address", ["http://127.0.0.1", "http://[::1]:65535/", "https://a.example/headroom", "http://b\u00fccher.example"]
+)
 def test_an_address_may_have_a_proxys_path(address: str) -> None:
     with Client(address, "t") as client:
         assert client.server == address.rstrip("/")
