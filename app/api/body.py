@@ -311,9 +311,10 @@ def _readable(kind: Hashable, part: object) -> Iterator[object]:
 
 
 def _holder(kind: object) -> type | None:
-    """The record that a type is, or may be beside nothing."""
-    parts = [part for part in (kind, *get_args(kind)) if isinstance(part, type)]
-    return next((part for part in parts if is_dataclass(part) or issubclass(part, BaseModel)), None)
+    """The record that a type is, lists, or may be beside nothing; bounded or not."""
+    if isinstance(kind, type) and (is_dataclass(kind) or issubclass(kind, BaseModel)):
+        return kind
+    return next((found for part in get_args(kind) if (found := _holder(part)) is not None), None)
 
 
 def _fault(error: Mapping[str, Any], kind: object) -> Fault:

@@ -132,7 +132,7 @@ def test_a_hold_is_recorded_with_its_reason(world: World, planning: Planning) ->
     assert again.decision == record.decision
     assert plan_states(world) == ["act promoted", "act rejected"]  # the same answer once
     assert world.column("SELECT cycle_id FROM plans WHERE state = 'rejected'") == [record.id]
-    world.declare(service("labels", rate_rps=60.0))
+    world.declare(service("labels", rate_rps=100.0))
     (other,) = planning.run_lanes(leader)
     assert other.decision is not None
     assert not other.decision.promote
