@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from app import kinds
 from app.kinds import Kind
 from solvers.domain.device import Label, Taint
-from solvers.domain.ids import DeviceId, GpuTypeName, ServiceId
+from solvers.domain.ids import DeviceId, GpuTypeName, ProjectName, ServiceId
 from solvers.domain.policy import Pool
 from solvers.domain.value import overlong
 from solvers.domain.worker import EnvironmentVariable, WorkerCommand
@@ -74,7 +74,7 @@ POOL = Pool(devices=tuple(DeviceId(f"d{number}") for number in range(50_001)), g
         (builders.task(gpu_types_allowed=TYPES), {"gpu_types_allowed": 256}),
         (builders.node("n", labels=LABELS, taints=TAINTS), {"labels": 32, "taints": 32}),
         (replace(builders.policy(), pool=POOL), {"pool/devices": 50_000, "pool/gpu_types": 256}),
-        (Project(name="p", environment_allowed=tuple(TYPES)), {"environment_allowed": 256}),  # type: ignore[arg-type]
+        (Project(name=ProjectName("p"), environment_allowed=tuple(TYPES)), {"environment_allowed": 256}),
         (builders.service(gpu_types_allowed=TYPES[:256], tolerations=TAINTS[:64]), {}),
     ],
 )
