@@ -259,9 +259,10 @@ def branched(problem: JointProblem, usd_per_h: float, deadline: Deadline, warm: 
     master.offer(master.of_patterns(warm))
     proven, search = [0.0], master
     for counting in (False, True):  # replicas when devices have nothing more to say
-        tree = Tree(search=search, usd=usd_per_h, deadline=deadline, counting=counting)
-        proven.append(tree.run())
-        search = tree.master
+        if not deadline.over:
+            tree = Tree(search=search, usd=usd_per_h, deadline=deadline, counting=counting)
+            proven.append(tree.run())
+            search = tree.master
     return max(proven)
 
 

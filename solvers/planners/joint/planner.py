@@ -34,6 +34,7 @@ from solvers.planners.joint.reading.formulation import Reading, read
 from solvers.planners.joint.seat.seating import match, seat
 from solvers.planners.joint.seat.seats import DUST, Seats
 from solvers.planners.joint.seat.standing import breaks_usd, interrupted_rps, seated_as, stopover
+from solvers.planners.joint.solve.branch import few_devices
 from solvers.planners.joint.solve.reach import SHORT_LEAST
 from solvers.planners.joint.solve.solve import layout_of, solve
 from solvers.planners.joint.spare import fill, pursued, pursues
@@ -128,24 +129,23 @@ class Joint(Recalling):
             return Thought(proposal=replace(_bare(advance.best, by), ending=PlannerEnding.DEADLINE))
         ending, certificate = ending_of(deadline), attempt.certificate(answer.kept)
         found = Found(solved=answer, counted=whole, certificate=certificate, mended=advance.patch)
-        layout = answer.found
         rivals = rivals_of(attempt, seats_of(attempt, found), found)
         if rivals.plan.objective.unserved > DUST and attempt.first is None:
             attempt = self._with_first(attempt, reporter)
             rivals = rivals_of(attempt, seats_of(attempt, found), found)
+        by = None if rivals.chosen in (SPEC.name, STANDING) else rivals.chosen
+        if rivals.plan.unplaced or advance.best is None or few_devices(reading.problem):
+            # To prove and to say what would have to give takes longest, and is least.
+            hand_over(reporter, _bare(rivals.plan, by))
         plan, shown = certificate.closer(rivals.plan, answer.kept.shown, attempt.closer_deadline())
         rivals = replace(rivals, plans={**rivals.plans, rivals.chosen: plan})
         usd_per_h = rivals.plans[SPEC.name].objective.cost_usd_per_h
-        reporter.event("joint.solved", chosen=rivals.chosen, usd_per_h=usd_per_h, **layout.facts)
+        reporter.event("joint.solved", chosen=rivals.chosen, usd_per_h=usd_per_h, **answer.found.facts)
         # How long it took is told but is no part of the answer: equal answers are equal.
-        told = {name: float(number) for name, number in layout.facts.items() if not name.endswith("_s")}
+        told = {name: float(number) for name, number in answer.found.facts.items() if not name.endswith("_s")}
         facts = tuple(Fact(name=name, value=number) for name, number in sorted(told.items()))
         kept = remember(reading.problem, replace(answer.kept, toward=rivals.toward or answer.kept.toward, shown=shown))
-        by = None if rivals.chosen in (SPEC.name, STANDING) else rivals.chosen
-        if rivals.plan.unplaced:
-            # To say what would have to give takes longest, and is least.
-            hand_over(reporter, _bare(rivals.plan, by))
-        proposal = replace(_proposal(attempt, rivals, layout, facts=facts), ending=ending, by=by)
+        proposal = replace(_proposal(attempt, rivals, answer.found, facts=facts), ending=ending, by=by)
         return Thought(proposal=proposal, state=kept)
 
     def _fallen_back(self, attempt: Attempt, first: Plan, *reasons: Reason) -> Proposal:

@@ -70,13 +70,13 @@ class Pricing:
         lanes = min(contents.lanes, max(1, len(pools)))
         if deadline.work_units is None:
             units *= lanes / self._unit_ms
+        # Nobody stops it on the way, so counted work is no more than there is time for.
+        units = min(units, 1000 * lanes * deadline.time_left_s / max(self._unit_ms, deadline.crowding))
         efforts = {}
         for pool in pools if units > 0 else ():
-            tolerance, part = look.part * self._scale[pool], 1 / len(pools) + self._taken[pool] / self._taken.sum()
-            mine = part / 2 * units
-            efforts[pool] = Effort(
-                floor=-tolerance, tolerance=tolerance, step_pct=look.step_pct, units=mine, repeats=look.repeats
-            )
+            most, part = look.part * self._scale[pool], 1 / len(pools) + self._taken[pool] / self._taken.sum()
+            mine, step_pct = part / 2 * units, look.step_pct
+            efforts[pool] = Effort(floor=-most, tolerance=most, step_pct=step_pct, units=mine, repeats=look.repeats)
         for pool, best in zip(efforts, contents.price(items, efforts), strict=True):
             deadline.spend(best.units)
             self._taken[pool] = best.units
@@ -99,8 +99,7 @@ def lagrangian(rows: Rows, duals: Floats, worth: Floats) -> float:
     problem = rows.problem
     if not np.isfinite(worth).all():
         return -np.inf
-    devices = problem.pool_devices.astype(np.float64)
-    cost = problem.idle_usd
+    devices, cost = problem.pool_devices.astype(np.float64), problem.idle_usd
     pools = float(duals[rows.pool_at : rows.cap_at] @ rows.upper[rows.pool_at : rows.cap_at])
     total = rows.sides(duals) + pools
     scales = [1.0, *(float(c / (c + w)) for c, w in zip(cost, worth, strict=True) if c > 0 and w > 0)]

@@ -150,6 +150,22 @@ def test_a_failing_engine_leaves_the_greedy_answer_to_who_is_short(monkeypatch: 
     assert ReasonCode.SOLVER_FAILED in {item.code for item in proposal.reasons}
 
 
+def test_a_plan_is_handed_over_before_its_bound_is_sought(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where nothing was on the way, since a little beside what stands is all that is looked for."""
+    taker, before = builders.Taker(), list[Proposal]()
+    closer = certificate.Certificate.closer
+
+    def late(self: certificate.Certificate, plan: Plan, known: certificate.Shown | None, deadline: Deadline) -> object:
+        before.extend(taker.taken)
+        return closer(self, plan, known, deadline)
+
+    monkeypatch.setattr(certificate.Certificate, "closer", late)
+    state = Joint().think(request_of(demanding(100.0)), b"", SilentReporter()).state
+    answer = Joint().propose(request_of(demanding(1100.0)), state or b"", taker).plan
+    assert answer is not None
+    assert [item.plan.assignments for item in before if item.plan is not None][-1:] == [answer.assignments]
+
+
 def test_a_worse_answer_gives_way() -> None:
     crowded = [builders.service(f"s{number}", rate_rps_declared=300.0) for number in range(8)]
     picture = builders.lab(crowded, policy=DEVICE)
@@ -312,11 +328,12 @@ def test_what_is_left_to_a_search_is_not_spent_on_handing_over(left_s: float, mo
         assert isinstance(advance, Advance)
         advance.took_s, advance.deadline = 1.0, Deadline(left_s)
         advance.better(layout)
+        taken.append(len(taker.taken))
         return layout
 
-    taker = builders.Taker()
+    taken, taker = list[int](), builders.Taker()
     Joint(on_the_way).propose(request_of(builders.lab(SERVICES)), b"", taker)
-    assert len(taker.taken) == 1 + more  # greed's first
+    assert taken == [1 + more]  # greed's first
 
 
 def test_there_is_time_for_greed_only_on_fleets_of_its_size() -> None:

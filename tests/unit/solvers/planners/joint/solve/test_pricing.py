@@ -115,8 +115,9 @@ def test_pools_that_took_more_may_take_more_next(monkeypatch: pytest.MonkeyPatch
     assert sum(second) == pytest.approx(1000)
 
 
-def test_a_slow_machine_is_asked_for_less(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By time alone: what a unit took last is what one takes."""
+@pytest.mark.parametrize("work_units", [None, 100_000])
+def test_a_slow_machine_is_asked_for_less(work_units: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a unit took last is what one takes, and where work is counted nobody stops before the time ends either."""
     problem, now_s, asked = _varied(1, "device"), [0.0], list[float]()
     judge = Judge(problem, lanes=1)
     pricing = Pricing(judge, Rows(problem), judge.width)
@@ -130,7 +131,7 @@ def test_a_slow_machine_is_asked_for_less(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(judge.contents, "price", slow)
     monkeypatch.setattr(deadline_module.time, "monotonic", lambda: now_s[0])
     monkeypatch.setattr(deadline_module.time, "process_time", lambda: now_s[0])
-    deadline = Deadline(100.0, _begun_s=0.0, _begun_cpu_s=0.0)
+    deadline = Deadline(100.0, work_units, _begun_s=0.0, _begun_cpu_s=0.0)
     for _ in range(2):
         pricing.price(np.zeros(Rows(problem).count), Look(part=0.01, step_pct=5), deadline, 0.0)
     assert asked == pytest.approx([100_000, (100_000 - 1000 * now_s[0] / 2) / 2])
