@@ -114,16 +114,18 @@ def first_state(envelope: DeviceEnvelope, setting: Setting) -> DeviceState:
 
 
 def fitted(envelope: DeviceEnvelope, state: DeviceState, planned: Setting) -> DeviceState:
-    """A state under a new envelope: what left it, or is new, is as planned; the rest stays. Old experience is dropped
-    and bad periods are counted anew.
+    """A state under a new envelope: batches that left it, or are new, are as planned; the rest stays. A clock that left
+    it is the nearest one, no higher than planned: what it kept to, a cap or a latency, was measured. Old experience is
+    dropped and bad periods are counted anew.
     """
     batches = []
     for replica, batch_planned in zip(envelope.replicas, planned.batches, strict=True):
         held = state.batch(replica.replica) if replica.replica in state.replicas else None
-        inside = held is not None and replica.batch_min <= held <= replica.batch_max
-        batches.append(held if held is not None and inside else batch_planned)
-    clock = state.setting.clock_mhz_sm
-    clock = clock if clock in envelope.clocks_mhz_sm else planned.clock_mhz_sm
+        stays = held is not None and replica.batch_min <= held <= replica.batch_max
+        batches.append(held if held is not None and stays else batch_planned)
+    clock, clocks = state.setting.clock_mhz_sm, envelope.clocks_mhz_sm
+    if clock not in clocks:
+        clock = min(planned.clock_mhz_sm, max(clock, clocks[0])) if clocks else planned.clock_mhz_sm
     begun = first_state(envelope, Setting(batches=tuple(batches), clock_mhz_sm=clock))
     return replace(begun, period=state.period)
 

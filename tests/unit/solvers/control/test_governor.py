@@ -437,6 +437,23 @@ def test_a_new_envelope_resets_what_left_it_and_keeps_the_rest() -> None:
 
 
 @pytest.mark.parametrize(
+    ("held_mhz", "planned_mhz", "mhz"),
+    [(CLOCKS_MHZ[10], CLOCKS_MHZ[25], CLOCKS_MHZ[20]), (CLOCKS_MHZ[40], CLOCKS_MHZ[25], CLOCKS_MHZ[25])],
+)
+def test_a_clock_that_leaves_the_range_goes_no_further_than_it_must(held_mhz: int, planned_mhz: int, mhz: int) -> None:
+    """Up to the planned one at once would break the cap that it was lowered for."""
+    narrow = replace(pair(), clocks_mhz_sm=CLOCKS_MHZ[20:31])
+    state = replace(at(8, 8), setting=Setting(batches=(8, 8), clock_mhz_sm=held_mhz))
+    assert fitted(narrow, state, Setting(batches=(8, 8), clock_mhz_sm=planned_mhz)).setting.clock_mhz_sm == mhz
+
+
+def test_a_clock_that_nobody_may_move_is_as_planned() -> None:
+    fixed = replace(pair(), clocks_mhz_sm=())
+    planned = Setting(batches=(8, 8), clock_mhz_sm=CLOCKS_MHZ[5])
+    assert fitted(fixed, at(8, 8), planned).setting == planned
+
+
+@pytest.mark.parametrize(
     "broken",
     [
         None,
