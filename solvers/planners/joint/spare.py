@@ -51,8 +51,8 @@ DECLARED_FACTOR = 20.0
 """What is declared counts so many times as much as what comes on top."""
 ROWS_MAX = 12_000
 """Contents of one size and pool that are looked at."""
-SHORT_FULL_RPS = 1000.0
-"""Full requests/s that one request/s is worth that must be served and is not."""
+SHORT_FULL_RPS = 20_000.0
+"""Full requests/s that one request/s is worth that must be served and is not: a tenth outweighs what stays."""
 HEADROOM_FULL_RPS = 3.0
 """The same, of what is only sized for."""
 STAY_PART = 0.15

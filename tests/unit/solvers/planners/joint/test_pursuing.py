@@ -96,6 +96,17 @@ def test_who_becomes_short_is_served_and_others_stay() -> None:
     assert again.objective.capacity_rps > 0.5 * first.objective.capacity_rps
 
 
+def test_however_little_is_missing_it_is_served_and_the_rest_still_carries_most() -> None:
+    """A tenth of a request/s is no reason to fall back to the cheapest plan."""
+    seen = picture(devices=(builders.device("a", 0, "t4"), builders.device("a", 1, "t4")))
+    first = planned(seen)
+    most_rps = granted(planned(stood(asked(seen, "one", granted(first)["one"] * 1.02), first)))["one"]
+    little, more = (planned(stood(asked(seen, "one", most_rps * times), first)) for times in (1.0003, 1.01))
+    assert processes(more) != processes(first), "what stands is not enough"
+    assert little.objective.unserved == more.objective.unserved == 0.0
+    assert little.objective.capacity_rps >= more.objective.capacity_rps
+
+
 @pytest.mark.parametrize(("over_s", "stands"), [(1.0, True), (3600.0, False)])
 def test_a_shortage_that_interrupting_would_outweigh_is_borne(over_s: float, stands: bool) -> None:
     small = replace(builders.device("a", 0, "t4"), memory_mib=4500)  # holds both, and nothing beside them
