@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from hashlib import blake2b
-from itertools import combinations
+from itertools import combinations, pairwise, product
 from math import comb
 
 import numpy as np
@@ -27,6 +27,8 @@ from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.domain.ids import GpuTypeName, ModelName, ProjectName, WorkloadId
 
 WHOLE_PCT = 100
+PARTINGS_MAX = 1_200_000
+"""Looked through, of one size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,6 +266,19 @@ class JointProblem:
         shares = np.unique([*range(step, WHOLE_PCT + 1, step), WHOLE_PCT])
         return np.asarray(shares[shares >= self.shares_pct[0]], dtype=np.int64)
 
+    def partings(self, size: int, most: int) -> Whole:
+        """Shares of so many members that leave less than a step, in the finest steps that leave no more than `most`."""
+        grid = self.shares_pct.tolist()
+        for stride in range(1, len(grid) + 1):
+            shares = sorted({*grid[stride - 1 :: stride], 100}) if grid[-1] == 100 else grid[stride - 1 :: stride]
+            step = max((high - low for low, high in pairwise(shares)), default=100)
+            if len(shares) ** size > PARTINGS_MAX:
+                continue
+            made = [parts for parts in product(shares, repeat=size) if 100 - step < sum(parts) <= 100]
+            if made and len(made) <= most:
+                return np.array(made, dtype=np.int64)
+        return np.zeros((0, size), dtype=np.int64)
+
     @cached_property
     def variant_workload(self) -> Whole:
         return np.array([item.workload for item in self.variants], dtype=np.int64)
@@ -280,6 +295,11 @@ class JointProblem:
     @cached_property
     def unserved_usd(self) -> Floats:
         return np.array([item.unserved_usd for item in self.workloads], dtype=np.float64)
+
+    @cached_property
+    def weight(self) -> Floats:
+        """Of each workload, what it counts for beside the others."""
+        return np.array([max(1, item.priority) for item in self.workloads], dtype=np.float64)
 
     @cached_property
     def must_serve(self) -> Flags:

@@ -142,8 +142,8 @@ class Joint(Recalling):
         usd_per_h = rivals.plans[SPEC.name].objective.cost_usd_per_h
         reporter.event("joint.solved", chosen=rivals.chosen, usd_per_h=usd_per_h, **answer.found.facts)
         # How long it took is told but is no part of the answer: equal answers are equal.
-        told = {name: float(number) for name, number in answer.found.facts.items() if not name.endswith("_s")}
-        facts = tuple(Fact(name=name, value=number) for name, number in sorted(told.items()))
+        told = ((name, number) for name, number in answer.found.facts.items() if not name.endswith("_s"))
+        facts = tuple(Fact(name=name, value=float(number)) for name, number in sorted(told))
         kept = remember(reading.problem, replace(answer.kept, toward=rivals.toward or answer.kept.toward, shown=shown))
         proposal = replace(_proposal(attempt, rivals, answer.found, facts=facts), ending=ending, by=by)
         return Thought(proposal=proposal, state=kept)

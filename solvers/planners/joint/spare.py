@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, combinations_with_replacement, pairwise, product
+from itertools import combinations, combinations_with_replacement
 from math import comb
 from types import MappingProxyType
 
@@ -59,7 +59,7 @@ STAY_PART = 0.15
 """Of what a device carries: so much more it counts where it stays as it is."""
 WORKLOADS_MAX = 100
 """Beyond, contents of more than one replica are too many to look at."""
-COLUMNS_MAX = 1600
+COLUMNS_MAX, ENTER_MAX = 1600, 50
 SHAKES = 30
 SHAKE = 0.5
 """How often, and how far, the relaxed prices are shaken."""
@@ -107,7 +107,7 @@ def _contents(judge_all: Judge, pool: int, mine: Sequence[int], deadline: Deadli
         count = comb(len(variants) + size - 1, size)
         if not 0 < count <= left or deadline.over:
             break
-        partings = _partings(problem, size, left // count)
+        partings = problem.partings(size, left // count)
         left -= count * len(partings)
         if len(partings):
             groups = np.array(list(combinations_with_replacement(variants, size)), dtype=np.int64)
@@ -174,16 +174,12 @@ def _best(seats: Seats, found: Contents) -> Contents:
     """The best of what was found, the most valuable first, none worse than another in everything."""
     rates, watts, kept = found.granted_rps, found.dynamic_w(seats.floor.judge), list[int]()
     merits = np.column_stack([rates, -watts]) if len(seats.floor.room_w) else rates
-    for index in np.argsort(-rates @ _weights(seats.floor.problem), kind="stable").tolist():
+    for index in np.argsort(-rates @ seats.floor.problem.weight, kind="stable").tolist():
         if len(kept) == KEPT_MAX:
             break
         if not kept or not (merits[kept] >= merits[index] - DUST).all(axis=1).any():
             kept.append(index)
     return found.take(np.array(kept, dtype=np.int64))
-
-
-def _weights(problem: JointProblem) -> Floats:
-    return np.array([float(max(1, item.priority)) for item in problem.workloads])
 
 
 def _improve(seats: Seats, table: Contents, devices: Sequence[int]) -> bool:
@@ -210,7 +206,7 @@ def _improve(seats: Seats, table: Contents, devices: Sequence[int]) -> bool:
 
 def _exchange(seats: Seats, contents: Contents, at: tuple[int, ...]) -> tuple[float, Judged] | None:
     """What the best contents of these devices gain, and which they are."""
-    problem, weights = seats.floor.problem, _weights(seats.floor.problem)
+    problem, weights = seats.floor.problem, seats.floor.problem.weight
     rates, replicas = np.zeros((2, len(problem.workloads)))
     for device in at:
         for number, delta in seats.change(Move(device=device, after=None)).items():
@@ -282,19 +278,37 @@ def pursued(reading: Reading, cheapest: Layout, deadline: Deadline) -> Layout | 
 
 def _promising(sheet: _Sheet, fixed: Flags, pool: Whole, deadline: Deadline) -> Whole:
     """The best columns at the relaxed prices and at prices shaken, for few whole devices decide more than those see."""
-    every = np.arange(len(pool))
-    relaxed = create(ENGINE).solve(sheet.program(every, integer=False), Limits(time_s=deadline.left_s))
-    if relaxed.row_duals is None or len(every) <= COLUMNS_MAX:
+    every, pools = np.arange(len(pool)), np.unique(pool)
+    if len(every) <= COLUMNS_MAX or (duals := _prices(sheet, fixed, pool, deadline)) is None:
         return every
-    rng, chosen, pools = np.random.default_rng(1), [np.flatnonzero(fixed)], np.unique(pool)
+    rng, chosen = np.random.default_rng(1), [np.flatnonzero(fixed)]
     each = max(1, COLUMNS_MAX // ((1 + SHAKES) * len(pools)))
     for shake in range(1 + SHAKES):
-        factor = np.exp(rng.normal(0.0, SHAKE * (shake > 0), len(relaxed.row_duals)))
-        reduced = -sheet.worth - sheet.cells @ (relaxed.row_duals * factor)
-        for number in pools.tolist():
-            mine = np.flatnonzero(pool == number)
-            chosen.append(mine[np.argsort(reduced[mine], kind="stable")[:each]])
+        factor = np.exp(rng.normal(0.0, SHAKE * (shake > 0), len(duals)))
+        chosen += _best_of(sheet.reduced(duals * factor), pool, each)
     return np.unique(np.concatenate(chosen))
+
+
+def _prices(sheet: _Sheet, fixed: Flags, pool: Whole, deadline: Deadline) -> Floats | None:
+    """Of the relaxed optimum, from few columns and those that are worth more at its prices; None: not in time."""
+    chosen, missing = np.flatnonzero(fixed), np.ones(len(pool), dtype=bool)
+    while True:
+        missing[chosen] = False
+        relaxed = create(ENGINE).solve(sheet.program(chosen, integer=False), Limits(time_s=deadline.left_s))
+        if relaxed.row_duals is None:
+            return None
+        reduced = np.where(missing, sheet.reduced(relaxed.row_duals), np.inf)
+        better = np.concatenate(_best_of(reduced, pool, ENTER_MAX))
+        better = better[reduced[better] < -DUST]
+        if not len(better):
+            return relaxed.row_duals
+        chosen = np.concatenate([chosen, better])
+
+
+def _best_of(reduced: Floats, pool: Whole, most: int) -> list[Whole]:
+    """Of every pool the columns that cost least, so many at most."""
+    mine = (np.flatnonzero(pool == number) for number in np.unique(pool).tolist())
+    return [at[np.argsort(reduced[at], kind="stable")[:most]] for at in mine]
 
 
 def _stays(found: Contents, standing: Sequence[Standing]) -> dict[int, int]:
@@ -317,8 +331,12 @@ class _Sheet:
         pools = np.eye(len(problem.pools))[problem.kind_pool[found.judged.rows.kind]]
         granted, replicas = found.granted_rps, found.replicas
         self.cells = np.concatenate([granted, granted, replicas, replicas, pools], axis=1)
-        weight = _weights(problem) / _weights(problem).mean()
+        weight = problem.weight / problem.weight.mean()
         self.price = np.concatenate([SHORT_FULL_RPS * weight, HEADROOM_FULL_RPS * weight, SHORT_FULL_RPS * weight])
+
+    def reduced(self, duals: Floats) -> Floats:
+        """What columns cost at these prices."""
+        return np.asarray(-self.worth - self.cells @ duals)
 
     def program(self, chosen: Whole, *, integer: bool) -> Program:
         """The programme over some of the contents."""
@@ -354,7 +372,7 @@ def _rows(problem: JointProblem, width: int) -> Iterator[Patterns]:
         able = np.flatnonzero(problem.allowed[pool])
         for size in range(1, min(MEMBERS_MAX, place.clients, len(able)) + 1):
             most = ROWS_MAX // max(1, comb(len(able), size) * len(kinds))
-            partings = _partings(problem, size, most)
+            partings = problem.partings(size, most)
             if not len(partings):
                 break
             groups = np.array(list(combinations(able.tolist(), size)), dtype=np.int64)
@@ -367,17 +385,3 @@ def _crossed(kinds: list[int], groups: Whole, partings: Whole, width: int) -> Pa
         variants=np.tile(np.repeat(groups, len(partings), axis=0), (len(kinds), 1)),
         shares_pct=np.tile(partings, (len(kinds) * len(groups), 1)),
     ).widened(width)
-
-
-def _partings(problem: JointProblem, size: int, most: int) -> Whole:
-    """Shares of so many members that leave less than a step, in the finest steps of the grid that stay few enough."""
-    grid = problem.shares_pct.tolist()
-    for stride in range(1, len(grid) + 1):
-        shares = sorted({*grid[stride - 1 :: stride], 100}) if grid[-1] == 100 else grid[stride - 1 :: stride]
-        step = max((high - low for low, high in pairwise(shares)), default=100)
-        if len(shares) ** size > 100 * ROWS_MAX:
-            continue
-        made = [parts for parts in product(shares, repeat=size) if 100 - step < sum(parts) <= 100]
-        if made and len(made) <= most:
-            return np.array(made, dtype=np.int64)
-    return np.zeros((0, size), dtype=np.int64)

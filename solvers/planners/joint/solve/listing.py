@@ -142,12 +142,8 @@ class _Programmes:
     def unserved(self) -> Floats:
         """By column: what the objective counts."""
         master, found = self.master, np.zeros(self.slacks)
-        works = master.problem.workloads
-        demand = np.flatnonzero(master.rows.wanted)
-        weight = np.array([max(1, work.priority) for work in works], dtype=np.float64)
-        rate = np.array([work.rate_rps for work in works])
-        own = master.rows.floors.own
-        found[len(demand) : 2 * len(demand)] = (weight * rate)[demand]
+        weight, own, demand = master.problem.weight, master.rows.floors.own, np.flatnonzero(master.rows.wanted)
+        found[len(demand) : 2 * len(demand)] = (weight * master.problem.rate_rps)[demand]
         # Failure domains are no demand: what they cost is in the price of what they lack.
         found[2 * len(demand) + own[own >= 0]] = weight[own >= 0]
         return np.concatenate([found, np.zeros(len(master.columns) - master.slacks)])

@@ -258,9 +258,7 @@ def worth_of(problem: JointProblem, order: SolveOrder, layout: Layout) -> tuple[
     """What layouts are compared by, as plans are: what is unserved, by priority, and then $/h, less what the launches
     are worth that keeping what stands saves.
     """
-    served, works = layout.served_rps(problem), problem.workloads
-    short = (max(0.0, work.rate_least_rps - float(rate)) for work, rate in zip(works, served, strict=True))
-    unserved = sum(max(1, work.priority) * rate for work, rate in zip(works, short, strict=True))
+    unserved = float(problem.weight @ np.maximum(0.0, problem.least_rps - layout.served_rps(problem)))
     held = dict(zip((item.key for item in layout.patterns), layout.counts, strict=True))
     seconds = sum(
         min(item.devices, held.get(item.pattern.key, 0))

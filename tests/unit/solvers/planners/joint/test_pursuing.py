@@ -14,6 +14,7 @@ from solvers.domain.plan import Plan
 from solvers.domain.policy import Term
 from solvers.domain.snapshot import Snapshot
 from solvers.planners import registry
+from solvers.planners.joint import spare
 from solvers.planners.joint.reading.formulation import read
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.spare import contents_of, pursues
@@ -60,6 +61,18 @@ def test_idle_devices_and_spare_share_carry_more() -> None:
     assert eager.objective.unserved == 0.0
     assert len({item.device for item in eager.assignments}) == 3
     assert max(sum(1 for item in eager.assignments if item.workload == f"demo/{name}") for name in ("one", "two")) <= 3
+
+
+@pytest.mark.parametrize("rate_rps", [300.0, 700.0])
+def test_of_many_contents_those_are_looked_at_that_the_relaxed_optimum_is_made_of(
+    rate_rps: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prices from few columns are those of all: what they leave out would not be taken."""
+    every = planned(picture(rate_rps=rate_rps))
+    monkeypatch.setattr(spare, "COLUMNS_MAX", 12)
+    monkeypatch.setattr(spare, "ENTER_MAX", 1)
+    monkeypatch.setattr(spare, "SHAKES", 0)
+    assert planned(picture(rate_rps=rate_rps)).objective.capacity_rps == pytest.approx(every.objective.capacity_rps)
 
 
 def verify_capacity(plan: Plan) -> float:
