@@ -137,6 +137,8 @@ def replay(
     from solvers.domain.plan import PlannerEnding
     from solvers.planners import registry
 
+    if cycle_id == "":
+        raise InputError("the id of a cycle is empty: without one, it is the newest")
     with connect(server, token) as client:
         chosen = cycle_id or _newest_finished(client)
         stored = client.cycle(chosen)

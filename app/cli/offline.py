@@ -398,7 +398,7 @@ def why_not_offline(made: Made, asked: str, insight: Insight | None, wish: Wish,
     except NotFoundError as error:
         raise CommandError(error.message, Exit.NOT_FOUND) from None
     answer["forced"] = None
-    if answer["verdict"] in ("dearer", "no_room") and workload in made.picture.services_by_id():
+    if answer["verdict"] in ("dearer", "not_dearer", "no_room") and workload in made.picture.services_by_id():
         answer["forced"] = plain(Solves.of(made.picture, wish, asking).forced(workload, gpu_type))
     return cast("Document", answer)
 

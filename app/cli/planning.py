@@ -160,7 +160,7 @@ def why_not_online(client: Client, plan_id: str, asked: tuple[str, str]) -> Docu
     service, gpu_type = asked
     answer = client.explain(plan_id, workload=service, why_not=gpu_type)
     found: Document = answer["why_not"]
-    if found["verdict"] in ("dearer", "no_room", "not_looked_at"):
+    if found["verdict"] in ("dearer", "not_dearer", "no_room", "not_looked_at"):
         from app.cli import offline
 
         return offline.why_not_anew(client, found)

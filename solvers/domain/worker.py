@@ -45,6 +45,11 @@ class BatchChange(StrEnum):
     RESTART = "restart"
 
 
+def check_variable(field: str, name: str) -> None:
+    if not _VARIABLE.fullmatch(name) or len(name) > 128:
+        raise FieldError(field, f"{name[:128]!r} is no name of an environment variable")
+
+
 @value
 class EnvironmentVariable:
     """One variable of a worker's environment: its value, or where its node has that, which nobody else learns. Those
@@ -58,8 +63,7 @@ class EnvironmentVariable:
     from_command: str | None = late(None)
 
     def _rules(self) -> Iterator[FieldError]:
-        if not _VARIABLE.fullmatch(self.name) or len(self.name) > 128:
-            yield FieldError("name", f"{self.name[:128]!r} is no name of an environment variable")
+        yield from refusals(check_variable, "name", self.name)
         if self.name.startswith(_RESERVED):
             yield FieldError("name", f"{self.name} is set by the agent")
         if [self.value, self.from_file, self.from_environment, self.from_command].count(None) != 3:

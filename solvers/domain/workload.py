@@ -5,6 +5,7 @@ Checks keep impossible wishes out: latency 0, negative rates, NaN, a floor above
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated
@@ -15,6 +16,7 @@ from solvers.domain.profile import MEMORY_MIB_MAX, TokenLengths
 from solvers.domain.value import (
     DISTINCT,
     NAME,
+    NAME_PATTERN,
     NOT_NEGATIVE,
     POSITIVE,
     at_most,
@@ -28,7 +30,7 @@ from solvers.domain.value import (
     value,
     within,
 )
-from solvers.domain.worker import WorkerCommand
+from solvers.domain.worker import WorkerCommand, check_variable
 from solvers.errors import FieldError
 
 ALTERNATIVES_MAX, LAYER_KINDS_MAX, TOLERATIONS_MAX = 64, 64, 64
@@ -81,14 +83,7 @@ _SIZES_MAX = {
     "kv_cache_mib_per_token": MEMORY_MIB_MAX,
 }
 _LAYERS_OF_A_KIND_MAX = 1_000_000
-
-
-def oversized(variant: ModelVariant) -> Iterator[FieldError]:
-    """Sizes that no network has, by pointers. Not checked by the value: older documents are still to be read."""
-    for field, most in _SIZES_MAX.items():
-        yield from refusals(check_range, field, getattr(variant, field), 0, most)
-    for index, layer in enumerate(variant.layers[:LAYER_KINDS_MAX]):
-        yield from refusals(check_range, f"layers/{index}/count", layer.count, 0, _LAYERS_OF_A_KIND_MAX)
+_SERVICE_ID = re.compile("/".join(2 * [NAME_PATTERN.strip("^$")]))
 
 
 class SloKind(StrEnum):
@@ -313,3 +308,22 @@ class Project:
         """Whether what its workloads may declare is bounded."""
         quotas = (self.quota_replicas_min, self.quota_budget_usd_per_h, self.quota_workloads)
         return any(item is not None for item in (*quotas, self.priority_max))
+
+
+def unlike_older(document: object) -> Iterator[FieldError]:
+    """What is asked of new documents alone, by pointers. Not checked by values: older ones are still to be read."""
+    if isinstance(document, ModelVariant):
+        for field, most in _SIZES_MAX.items():
+            yield from refusals(check_range, field, getattr(document, field), 0, most)
+        for index, layer in enumerate(document.layers[:LAYER_KINDS_MAX]):
+            yield from refusals(check_range, f"layers/{index}/count", layer.count, 0, _LAYERS_OF_A_KIND_MAX)
+    if isinstance(document, Project):
+        for index, name in enumerate(document.environment_allowed[:VARIABLES_MAX]):
+            yield from refusals(check_variable, f"environment_allowed/{index}", name)
+    if not isinstance(document, Service):
+        return
+    if document.slo.kind is SloKind.TOKENS and document.tokens is None:
+        yield FieldError("tokens", "a service with an SLO of kind tokens says how long its requests are")
+    for index, name in enumerate(document.affinity.avoid_services):
+        if not _SERVICE_ID.fullmatch(name):
+            yield FieldError(f"affinity/avoid_services/{index}", f"a service is named PROJECT/NAME, got {name[:80]!r}")

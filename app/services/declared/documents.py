@@ -8,7 +8,6 @@ references that it can express. What a document means is the domain's.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -44,18 +43,16 @@ from solvers.domain.bounds import exceeded
 from solvers.domain.codec import Plain, from_plain, to_plain
 from solvers.domain.device import Device, Node, PowerCap, PowerScope
 from solvers.domain.policy import Policy
-from solvers.domain.value import NAME_PATTERN, overlong
+from solvers.domain.value import overlong
 from solvers.domain.webhook import Webhook
 from solvers.domain.workload import (
-    ModelVariant,
     OfflineTask,
     Project,
     Service,
-    SloKind,
     TrainingJob,
     Work,
     WorkloadKind,
-    oversized,
+    unlike_older,
 )
 from solvers.errors import FieldError, InvariantError, StateError, did_you_mean
 from solvers.planners import registry
@@ -80,7 +77,6 @@ def differences(before: object, after: object, pointer: str = "") -> Iterator[Fi
 
 
 PATCH_TRIES = 5
-_SERVICE_ID = re.compile("/".join(2 * [NAME_PATTERN.strip("^$")]))
 CHANGES_TOLD_MAX, VALUE_LENGTH_MAX, UNTOLD = 40, 400, "..."
 NAMED_MAX = 256
 """So many names of a list are looked up in a document that is wrong anyway."""
@@ -121,7 +117,7 @@ def check_references(
         faults.add(f"/{error.field}", error.message)
     # Whatever else is wrong with endless lists, nobody looks for it.
     faults.settle()
-    for error in _unlike_older(value):
+    for error in unlike_older(value):
         faults.add(f"/{error.field}", error.message)
     for named, name, pointer in kind.named_in(value):
         faults.need(named, name, pointer)
@@ -140,17 +136,6 @@ def check_references(
             _check_names(faults, value)
             faults.contradicted(policy_faults(session, value))
     faults.settle()
-
-
-def _unlike_older(value: object) -> Iterator[FieldError]:
-    """What is asked of new documents alone, and so not checked by values: older ones are still to be read."""
-    if isinstance(value, ModelVariant):
-        yield from oversized(value)
-    if isinstance(value, Service) and value.slo.kind is SloKind.TOKENS and value.tokens is None:
-        yield FieldError("tokens", "a service with an SLO of kind tokens says how long its requests are")
-    for index, name in enumerate(value.affinity.avoid_services if isinstance(value, Service) else ()):
-        if not _SERVICE_ID.fullmatch(name):
-            yield FieldError(f"affinity/avoid_services/{index}", f"a service is named PROJECT/NAME, got {name[:80]!r}")
 
 
 def check_names(session: Session, kind: Kind, said: Mapping[str, object], refused: Container[tuple[Kind, Key]]) -> None:

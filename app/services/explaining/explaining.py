@@ -14,6 +14,7 @@ from itertools import groupby
 
 from app.records import record_of
 from app.services.explaining.sentences import (
+    DUST_USD,
     candidate_sentence,
     price_sentence,
     sentence,
@@ -84,6 +85,8 @@ class WhyNotVerdict(StrEnum):
 
     CHOSEN = "chosen"
     DEARER = "dearer"
+    NOT_DEARER = "not_dearer"
+    """At shadow prices, in parts of devices."""
     NO_ROOM = "no_room"
     RULED_OUT = "ruled_out"
     NOT_LOOKED_AT = "not_looked_at"
@@ -178,7 +181,9 @@ def _verdict(item: Candidate) -> WhyNotVerdict:
         return WhyNotVerdict.CHOSEN
     if not item.feasible:
         return WhyNotVerdict.RULED_OUT
-    return WhyNotVerdict.NO_ROOM if item.usd_per_h_more is None else WhyNotVerdict.DEARER
+    if item.usd_per_h_more is None:
+        return WhyNotVerdict.NO_ROOM
+    return WhyNotVerdict.DEARER if item.usd_per_h_more > DUST_USD else WhyNotVerdict.NOT_DEARER
 
 
 def _said(plan: Plan, workload: str, gpu_type: GpuTypeName) -> list[Reason]:

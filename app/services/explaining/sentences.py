@@ -174,7 +174,7 @@ def _rejected(subject: str, numbers: Mapping[str, float]) -> str | None:
     less = numbers.get("usd_per_h_less_at_shadow_prices")
     if less is not None:
         cheaper = "it would be cheaper in parts of devices, but no plan was found that gains by it"
-        return f"{head}: {cheaper if less > _DUST_USD else 'it would cost the same'}"
+        return f"{head}: {cheaper if less > DUST_USD else 'it would cost the same'}"
     room, chosen = numbers.get("room_usd_per_h"), numbers.get("chosen_room_usd_per_h")
     if room is None or chosen is None:
         return None
@@ -303,14 +303,14 @@ def candidate_sentence(item: Candidate, pool: str | None = None) -> str:
         return f"{item.workload} has {how}."
     if item.usd_per_h_more is None:
         return f"{how} would keep the SLO, but nothing of it is free."
-    if abs(item.usd_per_h_more) <= _DUST_USD:
+    if abs(item.usd_per_h_more) <= DUST_USD:
         return f"{how} would keep the SLO and cost the same at shadow prices."
     if item.usd_per_h_more > 0:
         return f"{how} would keep the SLO but cost ${_number(item.usd_per_h_more)}/h more{_scarce(item)}."
     return f"{how} would keep the SLO{_cheaper(item)}."
 
 
-_DUST_USD = 1e-6
+DUST_USD = 1e-6
 """What rounding leaves of equal costs."""
 
 

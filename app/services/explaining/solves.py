@@ -258,7 +258,7 @@ def answered_anew(
 
 
 def _could_be(found: WhyNot) -> bool:
-    return found.verdict in (WhyNotVerdict.DEARER, WhyNotVerdict.NO_ROOM)
+    return found.verdict in (WhyNotVerdict.DEARER, WhyNotVerdict.NOT_DEARER, WhyNotVerdict.NO_ROOM)
 
 
 def _unknown(found: WhyNot) -> bool:

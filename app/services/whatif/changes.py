@@ -26,7 +26,7 @@ from solvers.domain.profile import Profile
 from solvers.domain.snapshot import NodeStatus, Snapshot
 from solvers.domain.telemetry import Demand
 from solvers.domain.value import NAME, NOT_NEGATIVE, overlong, text, value, within
-from solvers.domain.workload import ModelVariant, OfflineTask, Project, Service, TrainingJob, oversized
+from solvers.domain.workload import ModelVariant, OfflineTask, Project, Service, TrainingJob, unlike_older
 from solvers.errors import FieldError, did_you_mean
 from solvers.planners import registry
 
@@ -387,11 +387,8 @@ class _Picture(Faults):
                     self._known(named.words, name, names[named], f"/{kind.table}/{index}{pointer}")
         for table in _PUT:
             for index, item in enumerate(getattr(changes, table)):
-                for error in overlong(item):
+                for error in (*overlong(item), *unlike_older(item)):
                     self.add(f"/{table}/{index}/{error.field}", error.message)
-        for index, model in enumerate(changes.models):
-            for error in oversized(model):
-                self.add(f"/models/{index}/{error.field}", error.message)
         models, types = ([getattr(item, name) for item in changes.profiles] for name in ("model", "gpu_type"))
         self._all_known("model", models, names[kinds.MODEL], "/profiles/{}/model")
         self._all_known("GPU type", types, names[kinds.GPU_TYPE], "/profiles/{}/gpu_type")

@@ -130,3 +130,12 @@ def test_a_replay_that_the_clock_ends_proves_nothing(
 def test_a_record_tells_whose_plan_it_has_and_what_that_planner_was_handed() -> None:
     (maker,) = recorded().makers
     assert (maker.policy, maker.planner, maker.state_digest) == ("default", "morak", bytes_digest(STATE))
+
+
+def test_an_empty_cycle_is_not_the_newest_one(api: Api, headroom: Headroom) -> None:
+    said = headroom("replay", "")
+    assert (said.code, said.err) == (
+        Exit.USAGE,
+        "headroom: the id of a cycle is empty: without one, it is the newest\n",
+    )
+    assert not api.asked

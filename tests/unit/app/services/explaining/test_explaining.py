@@ -211,6 +211,13 @@ def test_why_not_is_answered_from_the_candidates(gpu_type: str, verdict: WhyNotV
     assert answer.sentence == candidate_sentence(answer.candidate)
 
 
+@pytest.mark.parametrize("more", [-0.14, 0.0])
+def test_what_costs_no_more_is_not_called_dearer(more: float) -> None:
+    cheap = candidate("l4", usd_per_h_more=more)
+    answer = why_not(plan(), Insight(candidates=(cheap,)), (VISION, "l4"), TYPES)
+    assert answer.verdict is WhyNotVerdict.NOT_DEARER
+
+
 def test_why_not_is_answered_from_the_plans_reasons_where_nobody_told_candidates() -> None:
     made = plan()
     chosen = made.assignments[0].reasons[0].subject
@@ -297,11 +304,11 @@ def test_what_is_stored_is_told_and_only_what_is_missing_is_planned() -> None:
     for verdict in (WhyNotVerdict.CHOSEN, WhyNotVerdict.RULED_OUT):
         kept = stored(verdict)
         assert answered_anew(LAB, asked(why_not="a100"), unasked, kept).why_not is kept
-    dearer = answered_anew(LAB, asked(why_not="a100"), ASKING, stored(WhyNotVerdict.DEARER))
-    assert dearer.why_not is not None
-    assert dearer.why_not.sentence == "as stored"
-    assert dearer.forced == Solves.of(LAB, WISH, ASKING).forced(VISION, "a100")
-    assert dearer.slo_curve is None
+    forced = Solves.of(LAB, WISH, ASKING).forced(VISION, "a100")
+    for verdict in (WhyNotVerdict.DEARER, WhyNotVerdict.NOT_DEARER):
+        found = answered_anew(LAB, asked(why_not="a100"), ASKING, stored(verdict))
+        assert found.why_not is not None
+        assert (found.why_not.sentence, found.forced, found.slo_curve) == ("as stored", forced, None)
 
 
 def test_what_nobody_looked_at_is_looked_at_now() -> None:

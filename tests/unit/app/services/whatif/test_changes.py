@@ -10,9 +10,10 @@ from app.errors import FieldsError
 from app.services.whatif.changes import Changes, apply_changes, changes_of
 from solvers.domain.codec import Plain, digest, to_plain
 from solvers.domain.device import PowerCap, PowerScope, PriceKind
-from solvers.domain.ids import GpuTypeName, PolicyName
+from solvers.domain.ids import GpuTypeName, PolicyName, ProjectName, ServiceId
 from solvers.domain.policy import Policy, Pool
 from solvers.domain.telemetry import DemandOrigin
+from solvers.domain.workload import Affinity, Project, Slo, SloKind
 from solvers.errors import FieldError
 from tests import builders
 
@@ -187,3 +188,18 @@ def test_lists_are_as_long_as_documents_may_have_them() -> None:
     endless = replace(builders.service("new"), gpu_types_allowed=tuple(GpuTypeName(f"t{n}") for n in range(257)))
     found = faults_of(changed(services=[to_plain(endless)]))
     assert found["/services/0/gpu_types_allowed"] == "gpu_types_allowed may list 256 at most, got 257"
+
+
+def test_what_no_new_document_may_say_is_refused_here_as_it_is_where_it_is_put() -> None:
+    pattern = builders.service("loose", affinity=Affinity(avoid_services=(ServiceId("demo/*"),)))
+    wordless = builders.service("wordless", slo=Slo(kind=SloKind.TOKENS, first_token_ms=500.0, inter_token_ms=50.0))
+    huge = builders.model("huge", parameters_million=1e12)
+    steered = Project(name=ProjectName("demo"), environment_allowed=("PYTHONPATH", "X" * 129, "a=b"))
+    plain = {"services": [to_plain(pattern), to_plain(wordless)], "models": [to_plain(huge)]}
+    found = faults_of(changes_of({**plain, "projects": [to_plain(steered)]}))
+    assert set(found) == {
+        "/services/0/affinity/avoid_services/0", "/services/1/tokens", "/models/0/parameters_million",
+        "/projects/0/environment_allowed/1", "/projects/0/environment_allowed/2",
+    }  # fmt: skip
+    assert found["/projects/0/environment_allowed/2"] == "'a=b' is no name of an environment variable"
+    assert found["/services/0/affinity/avoid_services/0"] == "a service is named PROJECT/NAME, got 'demo/*'"
