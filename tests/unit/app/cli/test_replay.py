@@ -134,7 +134,7 @@ def test_a_record_tells_whose_plan_it_has_and_what_that_planner_was_handed() -> 
 
 def test_an_empty_cycle_is_not_the_newest_one(api: Api, headroom: Headroom) -> None:
     said = headroom("replay", "")
-    assert (said.code, said.err) == (
+    assert (said.status, said.err) == (
         Exit.USAGE,
         "headroom: the id of a cycle is empty: without one, it is the newest\n",
     )
