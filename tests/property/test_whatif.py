@@ -17,6 +17,7 @@ from solvers.domain.evidence import SilentReporter
 from solvers.domain.plan import Proposal
 from solvers.domain.policy import Objective
 from solvers.domain.snapshot import Snapshot
+from solvers.domain.workload import unlike_older
 from solvers.errors import EngineError
 from solvers.planners.base import PlanRequest
 from solvers.planners.registry import propose
@@ -41,6 +42,8 @@ def more_gpus(picture: Snapshot) -> Snapshot:
 
 
 def longer_promises(picture: Snapshot) -> Snapshot:
+    """Of those that may be put like that."""
+
     def eased(limit: float | None) -> float | None:
         return None if limit is None else LOOSER * limit
 
@@ -56,6 +59,7 @@ def longer_promises(picture: Snapshot) -> Snapshot:
             ),
         )
         for item in picture.services
+        if not any(unlike_older(item))
     )
     return apply_changes(picture, Changes(services=services))
 
