@@ -156,9 +156,11 @@ class Housekeeping:
         self._database = database
         self._settings = settings
         self._clock = clock
+        self._behind = False
 
-    def account(self, leader: Leader) -> None:  # noqa: ARG002 - every loop is told who leads
-        """Bring the ledger up to the last settled minute."""
+    def account(self, leader: Leader) -> bool:  # noqa: ARG002 - every loop is told who leads
+        """Bring the ledger up to the last settled minute; whether it was behind until now."""
+        was_behind = self._behind
         for _ in range(ACCOUNT_RUNS_MAX):
             with self._database.transaction() as session:
                 report = ledger.account(session, database_now(session))
@@ -170,12 +172,15 @@ class Housekeeping:
                     minutes_late=report.minutes_late,
                     rows=report.ledger_rows,
                 )
+            self._behind = report.behind
             if not report.behind:
                 break
+            was_behind = True
         with self._database.transaction() as session:
             risks = budgets.note_risks(session, database_now(session))
         if risks:
             _keeping_log.warning("budgets.at_risk", budgets=risks)
+        return was_behind and not self._behind
 
     def retain(self, leader: Leader) -> None:  # noqa: ARG002 - every loop is told who leads
         """Make the partitions of the coming days and drop what is older than the settings keep; nothing while the
@@ -304,7 +309,7 @@ class PlannerWorker:
         self._add("tune", self._tune, settings.tune_interval_s)
         self._add("place", self._place, settings.place_interval_s)
         self._add("learn", self._parts.learning.learn, settings.learn_interval_s)
-        self._add("account", self._parts.housekeeping.account, settings.account_interval_s)
+        self._add("account", self._account, settings.account_interval_s)
         self._add("retain", self._parts.housekeeping.retain, settings.retention_interval_s)
         self._add("webhooks", self._parts.webhooks.look, settings.webhook_interval_s)
         soon = datetime.now(UTC) + timedelta(seconds=WATCH_INTERVAL_S)
@@ -392,6 +397,11 @@ class PlannerWorker:
         cause = cause_of(sight, self._memory, self._parts.clock.now_s())
         if cause is not None:
             self._cycle(leader, cause, sight)
+
+    def _account(self, leader: Leader) -> None:
+        """And trim what could not be trimmed when we began to lead, since nobody had accounted it."""
+        if self._parts.housekeeping.account(leader):
+            self._at_once("retain")
 
     def _tune(self, leader: Leader) -> None:
         """Plan when demand left what stands."""

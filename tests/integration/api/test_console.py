@@ -510,7 +510,7 @@ def test_the_bill_is_the_same_as_a_page_a_file_and_sql(
     spent = SPENT.replace("now()", f"timestamptz '{hour}'")
     with full.database.raw() as connection:
         connection.execute(spent)
-        connection.execute("SELECT headroom_ensure_ledger_partitions(%s, %s)", (hour, hour))
+        connection.execute("SELECT headroom_ensure_ledger_partitions(%s, %s)", (hour, hour + timedelta(hours=1)))
         # The running hour is told by its minutes.
         connection.execute(
             spent.replace("ledger_hours (\n    hour", "ledger (\n    minute").replace(") - interval '2 hours'", ")")

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
+from app.services.planning.planning import Leader
 from app.settings import Settings
-from app.workers.scheduler import PlannerWorker, WorkerParts
+from app.workers import scheduler
+from app.workers.scheduler import ACCOUNT_RUNS_MAX, Housekeeping, PlannerWorker, WorkerParts
 
 
 class LateKeeper:
@@ -69,3 +75,32 @@ def test_a_loop_that_asks_for_another_while_the_process_ends_is_waited_for_and_d
     ending.start()
     ending.join(60)
     assert not ending.is_alive()
+
+
+LEADER = Leader(holder="here", fencing=1)
+
+
+def test_what_was_behind_with_accounting_is_told_when_it_has_caught_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    behind = iter([True] * ACCOUNT_RUNS_MAX + [True, False, False])
+    now = datetime(2026, 11, 27, tzinfo=UTC)
+
+    def accounted(*_: Any) -> Any:
+        return SimpleNamespace(minutes_new=30, minutes_late=0, ledger_rows=1, accounted_until=now, behind=next(behind))
+
+    monkeypatch.setattr(scheduler.ledger, "account", accounted)
+    monkeypatch.setattr(scheduler, "database_now", lambda _: now)
+    monkeypatch.setattr(scheduler.budgets, "note_risks", idle)
+    database = SimpleNamespace(transaction=lambda: nullcontext(None))
+    keeping = Housekeeping(cast("Any", database), Settings(), cast("Any", None))
+    assert [keeping.account(LEADER) for _ in range(3)] == [False, True, False]
+
+
+def test_what_nobody_had_accounted_is_trimmed_as_soon_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker, asked = _begun(LateKeeper()), list[str]()
+    parts = cast("Any", worker._parts)
+    monkeypatch.setattr(PlannerWorker, "_at_once", lambda _, name: asked.append(name))
+    for caught_up in (False, True):
+        parts.housekeeping.account = lambda _, told=caught_up: told
+        worker._account(LEADER)
+    worker.stop()
+    assert asked == ["retain"]
