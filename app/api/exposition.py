@@ -297,6 +297,7 @@ def _write_devices(page: Exposition, found: Meters) -> None:
     )
     gauge("up", "Whether its node reported lately.", lambda uuid, _: float(uuid in readings))
     read("healthy", "Whether its node calls it healthy.", "healthy")
+    read("slow_factor", "Its execution times over those of others of its type; 1: the same.", "slow_factor")
     read("power_watts", "Power of the newest report.", "power_w")
     gauge(
         "power_cap_watts",

@@ -51,6 +51,7 @@ _OTHERS = {
     "belief": "drifted miscalibrated retrained",
     "budget": "at_risk",
     "certificate": "refused",
+    "device": "slow steady",
     "epoch": "began",
     "job": "refused",
     "join": "refused",

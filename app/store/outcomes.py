@@ -1,5 +1,5 @@
-"""What was learned from outcomes: a point for each configuration, what is watched of each model on a GPU type, counts
-by hour, and how far learning has come.
+"""What was learned from outcomes: a point for each configuration, what is watched of each model on a GPU type, devices
+that are slower than their type, counts by hour, and how far learning has come.
 
 Learning happens once: whoever moves the mark from where it was found, under a token not older than the last one's, may
 write the rest in the same transaction. Functions take a session first and never commit.
@@ -17,11 +17,12 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from app.store.sql import changed, named, put_over
-from app.store.tables import belief_monitors, learning_marks, outcome_hours, outcome_points
+from app.store.tables import belief_monitors, learning_marks, outcome_hours, outcome_points, slow_devices
 from solvers.domain.codec import from_plain, to_plain
 from solvers.errors import LeaseLostError
 from solvers.models.online.monitor import Monitor
 from solvers.models.online.outcomes import TAUGHT, Configuration, Point
+from solvers.models.online.paces import SlowDevice
 
 MARK = "outcomes"
 POINTS_PER_MODEL_MAX = 200
@@ -164,6 +165,37 @@ def put_monitors(session: Session, monitors: Sequence[Monitor]) -> None:
     rows = [{"model": each.model, "gpu_type": each.gpu_type, "state": to_plain(each)} for each in monitors]
     if rows:
         session.execute(put_over(belief_monitors, rows, ("model", "gpu_type"), updated_at=func.now()))
+
+
+def found_slow(session: Session) -> dict[str, SlowDevice]:
+    """Devices that are slower than their type, by UUID."""
+    return {
+        row.uuid: SlowDevice(
+            device=row.uuid,
+            gpu_type=row.gpu_type,
+            factor=row.factor,
+            since_s=row.since.timestamp(),
+            seen_s=row.seen_at.timestamp(),
+        )
+        for row in session.execute(select(slow_devices).order_by(slow_devices.c.uuid))
+    }
+
+
+def put_slow(session: Session, found: Mapping[str, SlowDevice]) -> None:
+    """These are slower than their type, and no other."""
+    session.execute(delete(slow_devices).where(slow_devices.c.uuid.not_in(sorted(found))))
+    rows = [
+        {
+            "uuid": item.device,
+            "gpu_type": item.gpu_type,
+            "factor": item.factor,
+            "since": datetime.fromtimestamp(item.since_s, UTC),
+            "seen_at": datetime.fromtimestamp(item.seen_s, UTC),
+        }
+        for item in found.values()
+    ]
+    if rows:
+        session.execute(put_over(slow_devices, rows, ("uuid",)))
 
 
 def add_hours(session: Session, counts: Sequence[HourCounts]) -> None:

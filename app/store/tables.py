@@ -285,6 +285,13 @@ learning_marks = _table(
     _given(BigInteger, "fencing_token", "admitted", "rejected", "rebuilt"),
     _given(JSONB, "rejections"),
 )
+slow_devices = _table(
+    "slow_devices",
+    _key(Text, "uuid"),
+    _given(Text, "gpu_type"),
+    _given(Double, "factor"),
+    _given(MOMENT, "since", "seen_at"),
+)
 outcome_hours = _table(
     "outcome_hours",
     _key(MOMENT, "hour"),

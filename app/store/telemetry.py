@@ -43,6 +43,8 @@ class DeviceRow:
     clock_mhz_sm: int
     temperature_c: float | None
     healthy: bool
+    slow_factor: float
+    """How many times as long as others of its type it takes, as far as was found; 1: as long."""
     age_s: float
 
 
@@ -150,7 +152,7 @@ class ReplicaMinute:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMinute:
-    """One device over the reports that arrived within a minute."""
+    """One device over the reports that arrived within a minute. `hindered`: throttled by heat or by its host."""
 
     minute: datetime
     uuid: str
@@ -158,6 +160,7 @@ class DeviceMinute:
     clock_mhz_sm_min: int
     clock_mhz_sm_max: int
     throttled: bool
+    hindered: bool
     healthy: bool
 
 

@@ -4,11 +4,12 @@ seconds.
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 from typing import Annotated
 
 from solvers.domain.ids import DeviceId, ReplicaId, ServiceId
-from solvers.domain.value import NOT_NEGATIVE, value, within
+from solvers.domain.value import NOT_NEGATIVE, late, value, within
 
 
 class DemandOrigin(StrEnum):
@@ -63,6 +64,12 @@ class RepartitionWish:
     share_pct_sm: Annotated[int, within(0, 100)] = 0
 
 
+SLOW_PRICE_FACTOR = 3.0
+"""Of a device that is slower than its type: no promise made for the type holds on it, and it is still better than
+none.
+"""
+
+
 @value
 class DeviceTelemetry:
     """Latest reading of a device."""
@@ -77,6 +84,13 @@ class DeviceTelemetry:
     age_s: Annotated[float, NOT_NEGATIVE]
     repartition: RepartitionWish | None = None
     """What its controller asks for since it last kept its limits."""
+    slow_factor: Annotated[float, within(1.0, math.inf)] = late(1.0)
+    """How many times as long as others of its type it takes, as far as was found."""
+
+    @property
+    def price_factor(self) -> float:
+        """How many times dearer a planner holds it for, so that it uses any other of its type first."""
+        return SLOW_PRICE_FACTOR if self.slow_factor > 1.0 else 1.0
 
 
 @value

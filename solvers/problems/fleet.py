@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,7 +131,7 @@ class DeviceClass:
     usd_per_h: float
     """Of the device: a MIG slice has its part of the GPU's price."""
     expected_usd_per_h: float
-    """The same with what its interruptions are expected to cost."""
+    """The same with what its interruptions are expected to cost; more for one that is slower than its type."""
     memory_mib: int
     sm_part: float
     """SMs of the device over SMs of a whole GPU."""
@@ -379,6 +379,10 @@ def open_fleet(snapshot: Snapshot, held: dict[DeviceId, DeviceSetting]) -> Fleet
         (item for item in snapshot.devices if item.gpu_type in types and item.node in nodes), key=lambda item: item.id
     )
     classes = [_class_of(snapshot, item, nodes[item.node], types[item.gpu_type], held.get(item.id)) for item in devices]
+    dearer = {reading.device: reading.price_factor for reading in snapshot.device_telemetry if reading.slow_factor > 1}
+    for index, item in enumerate(devices if dearer else ()):
+        expected = classes[index].expected_usd_per_h * dearer.get(item.id, 1.0)
+        classes[index] = replace(classes[index], expected_usd_per_h=expected)
     distinct = sorted(set(classes), key=lambda item: (item.gpu_type, item.usd_per_h, repr(item)))
     position = {item: index for index, item in enumerate(distinct)}
     names = sorted({node.failure_domain for node in snapshot.nodes})

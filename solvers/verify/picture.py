@@ -66,6 +66,7 @@ class Picture:
         self.plan, self.movable = plan, frozenset(movable)
         self.standing = {item.replica: item for item in snapshot.target.assignments}
         self.devices = snapshot.devices_by_id()
+        self.readings = {item.device: item for item in snapshot.device_telemetry}
         # GPUs cut into slices host nothing themselves.
         self.parents = frozenset(item.mig.parent for item in snapshot.devices if item.mig is not None)
         self.nodes, self.types = snapshot.nodes_by_id(), snapshot.gpu_types_by_name()
@@ -166,12 +167,13 @@ class Picture:
         return 0.0 if row is None else row.usd_per_h * self.gpu_part(device)
 
     def expected_usd_per_h(self, device: Device) -> float:
-        """The same with what its interruptions are expected to cost."""
+        """The same with what its interruptions are expected to cost; more for one that is slower than its type."""
         row = self._price_row(device)
         if row is None:
             return 0.0
         whole = row.usd_per_h + row.interruptions_per_h * self.policy_at(device.id).interruption_usd
-        return whole * self.gpu_part(device)
+        reading = self.readings.get(device.id)
+        return whole * self.gpu_part(device) * (1.0 if reading is None else reading.price_factor)
 
     def _price_row(self, device: Device) -> PriceRow | None:
         gpu_type, node = self.types[device.gpu_type], self.nodes[device.node]

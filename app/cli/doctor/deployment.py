@@ -99,6 +99,10 @@ def _nodes(client: Client) -> Symptom:
     behind = [node["id"] for node in nodes if node["generation_applied"] < fleet["generation"]]
     if behind:
         return odd(f"not yet at generation {fleet['generation']}: {', '.join(behind[:NAMED_MAX])}", "look again soon")
+    slow = [f"{item['id']} on {item['node']}" for item in fleet["devices"] if (item.get("slow_factor") or 1.0) > 1.0]
+    if slow:
+        todo = "see its temperature, host and driver (headroom doctor --node there), or headroom drain its node"
+        return odd(f"slower than their type: {', '.join(slow[:NAMED_MAX])}", todo)
     return well(f"{len(nodes)} report, all at generation {fleet['generation']}")
 
 

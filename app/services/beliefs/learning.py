@@ -46,6 +46,7 @@ from solvers.models.online.monitor import (
     step,
 )
 from solvers.models.online.outcomes import Configuration, Forecast, Neighbour, Outcome, Point, Verdict, residual
+from solvers.models.online.paces import Paces, SlowDevice
 
 HELD_PART_MIN = 0.9
 """Who held its share for a smaller part of the minute came or went in it."""
@@ -62,6 +63,8 @@ class ReportedFleet:
     clocks_mhz_asked: Mapping[str, int]
     token_services: frozenset[str] = frozenset()
     """Ids of services that answer token by token: they execute steps of many lengths, which say nothing of batches."""
+    slow: Mapping[str, SlowDevice] = field(default_factory=dict)
+    """Devices that were found to be slower than their type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,8 @@ def _outcomes(
     asked = fleet.clocks_mhz_asked.get(board.uuid)
     clock_mhz = 0.5 * (board.clock_mhz_sm_min + board.clock_mhz_sm_max)
     nearest = min(gpu_type.clocks_mhz_sm, key=lambda each: abs(each - clock_mhz))
+    nearest = max(gpu_type.clocks_mhz_sm) if board.hindered else nearest
+    meant = float(nearest) if asked is None else float(asked)
     unsteady = board.clock_mhz_sm_max - board.clock_mhz_sm_min > CLOCK_STEADY * board.clock_mhz_sm_max
     slice_of_type = replace(gpu_type, sm_count=device.sm_count)
     for position, row in enumerate(found):
@@ -121,7 +126,7 @@ def _outcomes(
             gpu_type=device.gpu_type,
             batch=max(1.0, row.batch_mean),
             share_pct_sm=_share_of_type(row, device, gpu_type),
-            clock_mhz_sm=clock_mhz if asked is not None else float(nearest),
+            clock_mhz_sm=meant if asked is None or board.hindered else clock_mhz,
             latency_ms=row.executed_ms / row.executions,
             executions=row.executions,
             seconds=max(row.held_s, 1e-3),
@@ -145,6 +150,9 @@ def _outcomes(
             failing=row.failed,
             device_healthy=board.healthy,
             beside_training=any(each.kind == WorkloadKind.JOB for each in others),
+            device=board.uuid,
+            hindered=board.hindered,
+            device_slow=board.uuid in fleet.slow,
         )
 
 
@@ -207,8 +215,10 @@ class LearningRun:
         self.admitted = 0
         self.rebuilt = 0
 
-    def learn(self, outcomes: Sequence[Outcome], belief: Belief) -> None:
-        """Learn outcomes in their order, all foretold by the belief as it was; then see which beliefs are due."""
+    def learn(self, outcomes: Sequence[Outcome], belief: Belief) -> tuple[Forecast | None, ...]:
+        """Learn outcomes in their order, all foretold by the belief as it was, which is returned; then see which
+        beliefs are due.
+        """
         said = forecasts(outcomes, belief)
         names = [outcome.configuration() for outcome in outcomes]
         firsts: dict[Configuration, Outcome] = {}
@@ -223,6 +233,14 @@ class LearningRun:
             self._step(name, Seen(outcome=outcome, forecast=forecast, forecast_first=first))
         for key in sorted(key for key, monitor in self.monitors.items() if monitor.due is not None):
             self._rebuild(key)
+        return said
+
+    def tell_slow(self, before: Mapping[str, SlowDevice], after: Mapping[str, SlowDevice]) -> None:
+        """Tell of devices that became slower than their type, and of those that are not any more."""
+        for device in sorted(before.keys() ^ after.keys()):
+            name, item = ("device.slow", after[device]) if device in after else ("device.steady", before[device])
+            facts: dict[str, Plain] = {"gpu_type": item.gpu_type, "factor": round(item.factor, 3)}
+            self.events.append(Event(name=name, actor=self._actor, subject=f"devices/{device}", facts=facts))
 
     @property
     def changed(self) -> list[Point]:
@@ -317,6 +335,7 @@ class _RunStart:
     told_before: datetime
     """Rejections that were last told of before this are due again."""
     outcomes: tuple[Outcome, ...]
+    slow: Mapping[str, SlowDevice]
     points: tuple[Point, ...]
     monitors: dict[ModelKey, Monitor]
 
@@ -327,6 +346,8 @@ class Learning:
     def __init__(self, database: Database, believed: Callable[[], Belief]) -> None:
         self._database = database
         self._believed = believed
+        self._paces = Paces()
+        self._paced_by: Belief | None = None
 
     def learn(self, leader: Leader) -> None:
         """Learn from the minutes that have settled. Raises LeaseLostError when another leader did, TransientError."""
@@ -334,10 +355,15 @@ class Learning:
         if read is None:
             return
         run = LearningRun(read.points, read.monitors, leader.holder)
-        if read.outcomes:
-            run.learn(read.outcomes, self._believed())
+        slow = read.slow
+        if read.outcomes or slow:
+            belief = self._believed()
+            slow = self._paced(read, run.learn(read.outcomes, belief), belief)
+            run.tell_slow(read.slow, slow)
         with self._database.transaction() as session:
             _write(session, read, run, leader)
+            if slow != read.slow:
+                outcomes.put_slow(session, slow)
         if read.outcomes:
             _log.info(
                 "outcomes.learned",
@@ -347,6 +373,15 @@ class Learning:
             )
         for event in run.events:
             _log.info(event.name, subject=event.subject)
+
+    def _paced(self, read: _RunStart, said: Sequence[Forecast | None], belief: Belief) -> dict[str, SlowDevice]:
+        """Who is slower than its type, with what has been seen now."""
+        if belief is not self._paced_by:
+            self._paces.start_anew()
+            self._paced_by = belief
+        self._paces.see(read.outcomes, said)
+        newest_s = max((each.at_s for each in read.outcomes), default=read.until.timestamp())
+        return self._paces.judge(read.slow, newest_s)
 
 
 def _read(session: Session) -> _RunStart | None:
@@ -367,6 +402,7 @@ def _read(session: Session) -> _RunStart | None:
             for service in documents.values(session, kinds.SERVICE, Service)
             if service.slo.kind is SloKind.TOKENS
         ),
+        slow=outcomes.found_slow(session),
     )
     found = outcomes_of(
         telemetry.replica_minutes(session, start - MINUTE, until),
@@ -380,6 +416,7 @@ def _read(session: Session) -> _RunStart | None:
         until=until,
         told_before=now - TELL_REJECTIONS_AFTER,
         outcomes=found,
+        slow=fleet.slow,
         points=outcomes.points_of(session, keys),
         monitors=outcomes.monitors_of(session, keys),
     )

@@ -36,8 +36,8 @@ NEWEST = 50
 """Of cycles and audit events so many are looked at."""
 Picture = Mapping[Topic, Things]
 _OF_DEVICE = (
-    "node", "index", "gpu_type", "mode", "schedulable", "up", "healthy", "utilisation_pct", "share_pct_sm_planned",
-    "share_pct_sm_held", "price_usd_per_h",
+    "node", "index", "gpu_type", "mode", "schedulable", "up", "healthy", "slow_factor", "utilisation_pct",
+    "share_pct_sm_planned", "share_pct_sm_held", "price_usd_per_h",
 )  # fmt: skip
 
 

@@ -99,6 +99,8 @@ class DeviceLine:
     schedulable: bool
     up: bool
     healthy: bool | None
+    slow_factor: float | None
+    """How many times as long as others of its type it takes, as executions show; 1: as long."""
     power_w: float | None
     utilisation_pct: float | None
     memory_mib_used: float | None
@@ -184,13 +186,15 @@ class FleetSummary:
     beyond: tuple[str, ...]
     """What asks for more than its project's bounds, which were lowered since it was declared."""
     problems: tuple[str, ...]
-    """What stands in the way of the generation, as nodes say; of its own processes for a project's token."""
+    """What stands in the way of the generation, as nodes say, and devices that are slower than their type; of its own
+    processes for a project's token.
+    """
 
 
 ATTAINMENT_WINDOW_S = 300.0
 READY = "ready"
 _OF_DOCUMENT = ("id", "node", "index", "gpu_type", "mode", "memory_mib", "schedulable")
-_READINGS = ("healthy", "power_w", "utilisation_pct", "memory_mib_used", "clock_mhz_sm", "temperature_c")
+_READINGS = ("healthy", "slow_factor", "power_w", "utilisation_pct", "memory_mib_used", "clock_mhz_sm", "temperature_c")
 Plain = dict[str, Any]
 _UNREAD: Plain = dict.fromkeys(_READINGS)
 _read = attrgetter(*_READINGS)
@@ -223,7 +227,7 @@ class StatusReader:
             known = self._known(session)
             mine = _Sight(session, known, project)
             workloads = known.workloads
-            beyond = beyond_bounds(session, project)
+            devices, beyond = mine.devices(), beyond_bounds(session, project)
             progress = {(row.kind, f"{row.project}/{row.name}"): row for row in telemetry.progress(session)}
             counts = telemetry.counts(session, self._cluster, mine.silent_s)
             held = targets.held_back(session, self._cluster)
@@ -244,7 +248,7 @@ class StatusReader:
             slo_attainment=mine.attainment(),
             policies=known.policies if project is None else (),
             nodes=mine.nodes() if project is None else (),
-            devices=mine.devices(),
+            devices=devices,
             services=tuple(mine.service(stored.spec) for stored in workloads[kinds.SERVICE] if mine.sees(stored.key)),
             jobs=tuple(
                 mine.work(kind, stored.spec, progress.get((kind.value, "/".join(stored.key))))
@@ -254,12 +258,21 @@ class StatusReader:
             ),
             short=tuple(item for item in known.short if mine.sees(tuple(item.id.split("/")))),
             beyond=beyond,
-            problems=problem_sentences(problems, "" if project is None else f"{project}/", project),
+            problems=(
+                *problem_sentences(problems, "" if project is None else f"{project}/", project),
+                *(slow_words(device) for device in devices if project is None and (device.slow_factor or 1.0) > 1.0),
+            ),
         )
 
 
 def _demand(session: Session, spans: Mapping[str, float]) -> tuple[DemandRow, ...]:
     return telemetry.demand(session, **spans)
+
+
+def slow_words(device: DeviceLine) -> str:
+    """Of a device that is slower than its type."""
+    times = f"takes {device.slow_factor:.2f} times as long as others of its type"
+    return f"{device.id} on {device.node} ({device.gpu_type}) {times}: plans use others first"
 
 
 def price_of(plain: Plain, node: Plain | None, gpu_type: GpuType | None, owners: Owners) -> float:

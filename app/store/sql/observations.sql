@@ -52,8 +52,10 @@ WITH newest AS (
 )
 
 SELECT uuid, power_w, utilisation_pct, memory_mib_used, clock_mhz_sm, temperature_c, healthy,
+       coalesce(slow.factor, 1) AS slow_factor,
        extract(epoch FROM now() - sample.received_at)::float8 AS age_s
 FROM newest JOIN device_samples AS sample USING (node_id, boot_id, sequence, received_at)
+LEFT JOIN slow_devices AS slow USING (uuid)
 WHERE sample.received_at > now() - make_interval(secs => :silent_s)
     AND sample.received_at = ANY (ARRAY(SELECT received_at FROM newest))
 ORDER BY uuid

@@ -79,6 +79,12 @@ class Outcome:
     failing: bool = False
     device_healthy: bool = True
     beside_training: bool = False
+    device: str = ""
+    """Where it executed; empty: nobody compares devices."""
+    hindered: bool = False
+    """Throttled by heat or by its host, not by its own limits. `clock_mhz_sm` is then the clock that was meant."""
+    device_slow: bool = False
+    """Its device is known to be slower than its type."""
 
     @property
     def busy_others(self) -> float:
@@ -144,6 +150,7 @@ class Verdict(StrEnum):
     CLOCK_MISMATCH = "clock_mismatch"
     SHARE_MISMATCH = "share_mismatch"
     BESIDE_TRAINING = "beside_training"
+    SLOW_DEVICE = "slow_device"
     TOO_FEW_EXECUTIONS = "too_few_executions"
     OUTLIER = "outlier"
 
@@ -166,6 +173,7 @@ def conditions(outcome: Outcome) -> Verdict:
         (Verdict.CLOCK_MISMATCH, _clock_differs(outcome)),
         (Verdict.SHARE_MISMATCH, 0 < outcome.sm_count_asked != outcome.sm_count),
         (Verdict.BESIDE_TRAINING, outcome.beside_training),
+        (Verdict.SLOW_DEVICE, outcome.device_slow),
         (Verdict.TOO_FEW_EXECUTIONS, outcome.executions < EXECUTIONS_MIN),
         (Verdict.IMPLAUSIBLE, outcome.executions * outcome.latency_ms > 1000.0 * TIME_TOLERANCE * outcome.seconds),
     )

@@ -13,9 +13,10 @@ from sqlalchemy.orm import Session
 
 from agents.wire import encode
 from app import kinds
-from app.store import meters
+from app.store import meters, outcomes
 from app.store.engine import Database
 from solvers.domain.device import PowerCap, PowerScope
+from solvers.models.online.paces import SlowDevice
 from tests import builders
 from tests.integration.api.filled import OWN_REPLICA, fill
 from tests.integration.api.world import DEVICE, NODE, OWN, World, build_world
@@ -89,6 +90,26 @@ def test_services_devices_and_planning_are_told(filled: World) -> None:
     assert any("outcome=killed" in name for name in attempts), "what has not happened yet is there as 0"
     assert "process_cpu_seconds_total{}" in found
     assert any(name.startswith("headroom_build_info{version=") for name in found)
+
+
+def test_a_device_that_is_slower_than_its_type_is_told_everywhere(filled: World) -> None:
+    """By `/metrics`, the fleet and the GPU's page; the fleet's sentence is not for tenants."""
+    sample, operator = f"headroom_device_slow_factor{{device={DEVICE},node={NODE}}}", filled.cookie("operator")
+    assert scraped(filled)[sample] == 1.0
+    with filled.database.transaction() as session:
+        gpu_type = next(item["gpu_type"] for item in filled.call("GET", "/v1/fleet", "operator").json()["devices"])
+        item = SlowDevice(device=DEVICE, gpu_type=gpu_type, factor=1.5, since_s=1e9, seen_s=1e9)
+        outcomes.put_slow(session, {DEVICE: item})
+    assert scraped(filled)[sample] == 1.5
+    fleet = filled.call("GET", "/v1/fleet", "operator").json()
+    assert [line for line in fleet["problems"] if "takes 1.50 times as long as others of its type" in line]
+    page = filled.call("GET", f"/gpus/{DEVICE}", None, headers=operator).text
+    assert "takes 1.50 times as long as others of its type" in page
+    own = filled.call("GET", "/v1/fleet", "own viewer").json()
+    assert not [line for line in own["problems"] if "others of its type" in line]
+    with filled.database.transaction() as session:
+        outcomes.put_slow(session, {})
+    assert scraped(filled)[sample] == 1.0
 
 
 def test_counts_rise_by_what_arrived_since_the_last_look(filled: World) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from sqlalchemy import text
@@ -141,6 +142,39 @@ def test_a_lasting_change_is_told_once_and_taught(database: Database) -> None:
     asked = (outcome(batch=8.0),)
     assert [each.mean_ms for each in forecasts(asked, before) if each] == [pytest.approx(20.0)]
     assert [each.mean_ms for each in forecasts(asked, after) if each] == [pytest.approx(28.0)]
+
+
+def test_a_slow_device_is_told_once_teaches_nothing_and_is_told_when_well(database: Database) -> None:
+    """One of three boards takes half as long again for ten minutes, throttled by heat in the end; then it is well."""
+    boards = {"g1": A, "g2": replace(A, name="vision/a#1"), "g3": replace(A, name="vision/a#2")}
+    learning = Learning(database, Always().current)
+
+    def minutes(span: range, g3_ms: float, **board: object) -> None:
+        with database.transaction() as session:
+            story = Story(session)
+            for uuid in boards:
+                story.device(uuid)
+            for minute in span:
+                for uuid, running in boards.items():
+                    slow = uuid == "g3" and g3_ms > 20.0
+                    ms = g3_ms if slow else 20.0
+                    story.minute(minute, uuid, [replace(running, execution_ms=ms)], **(board if slow else {}))
+            from_here = story.end - timedelta(minutes=span.start)
+            session.execute(text("UPDATE learning_marks SET seen_until = :from_here"), {"from_here": from_here})
+        learning.learn(LEADER)
+
+    minutes(range(29, 19, -1), 30.0, throttle="hw_thermal")
+    (found,) = rows(database, "SELECT uuid, gpu_type, factor FROM slow_devices")
+    assert (found.uuid, found.gpu_type, found.factor) == ("g3", "t4", pytest.approx(1.5))
+    assert ("device.slow", "devices/g3") in told(database)
+    minutes(range(19, 14, -1), 30.0)
+    with database.reading() as session:
+        assert all(point.latency_ms == pytest.approx(20.0) for point in outcomes.all_points(session))
+    counts = dict(rows(database, "SELECT verdict, sum(outcomes) FROM outcome_by_verdict_hour GROUP BY 1"))
+    assert counts["slow_device"] >= 5
+    minutes(range(14, 1, -1), 20.0)
+    assert rows(database, "SELECT uuid FROM slow_devices") == []
+    assert [name for name, subject in told(database) if subject == "devices/g3"] == ["device.slow", "device.steady"]
 
 
 def test_neighbours_and_slices_are_seen(database: Database) -> None:

@@ -44,6 +44,7 @@ def models(rows: list[ReplicaMinute], fleet: ReportedFleet = FLEET) -> list[str]
             clock_mhz_sm_min=1590,
             clock_mhz_sm_max=1590,
             throttled=False,
+            hindered=False,
             healthy=True,
         )
         for minute, uuid in sorted({(row.minute, row.uuid) for row in rows})

@@ -1,0 +1,182 @@
+"""Which devices execute slower than others of their type, told from executions alone.
+
+A board may be slow without a word: its memory runs degraded, its host starves it, somebody outside holds it. What it
+executes is compared with what the same setting takes (model, share, clock, neighbours and their shares) on other
+devices of the type in the same minutes, or else took on this one before. Only residuals of a forecast are compared, so
+that batches may differ; an error of the forecast is the same on both sides. That one device differs is said only
+beside one that does not: where all of a type become slower, the belief is what has to change.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Annotated
+
+from solvers.domain.value import value, within
+from solvers.models.online.outcomes import Configuration, Forecast, Outcome, Verdict, conditions
+
+NEWEST = 5
+"""So many minutes in a row have to say it."""
+KEPT = 15
+FRESH_S = 600.0
+FORGOTTEN_AFTER_S = 7200.0
+"""What a setting took is forgotten when it was not seen for so long."""
+TRIED_AGAIN_AFTER_S = 6 * 3600.0
+"""A slow device on which nothing was seen for so long is thought to be well again."""
+SLOW = math.log(1.25)
+STEADY = math.log(1.1)
+"""Slow from the first on, in the median; well again below the second."""
+NOISES = 4.0
+"""And slow by so many times what minutes differ by."""
+
+
+@value
+class SlowDevice:
+    """A device that takes `factor` times as long as others of its type; `seen_s`: when that was seen last."""
+
+    device: str
+    gpu_type: str
+    factor: Annotated[float, within(1.0, math.inf)]
+    since_s: float
+    seen_s: float
+
+
+@dataclass(slots=True)
+class _Track:
+    """One setting on one device. `usual` is what it took before the device was called slow."""
+
+    residuals: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
+    last_s: float = -math.inf
+    usual: float | None = None
+
+    def newest(self, now_s: float) -> list[float]:
+        """Of its newest minutes; empty while they are too few or long ago."""
+        enough = len(self.residuals) >= NEWEST and now_s - self.last_s <= FRESH_S
+        return list(self.residuals)[-NEWEST:] if enough else []
+
+    def before(self) -> float | None:
+        """What it took before its newest minutes."""
+        earlier = list(self.residuals)[:-NEWEST]
+        return self.usual if self.usual is not None or len(earlier) < NEWEST else median(earlier)
+
+
+@dataclass(frozen=True, slots=True)
+class _Voice:
+    """What one setting says of its device: how much slower, in the median and with the least but one of its minutes,
+    and how far single minutes are from what they are usually.
+    """
+
+    model: str
+    excess: float
+    low: float
+    noise: float
+    by_others: bool
+
+    @property
+    def slow(self) -> bool:
+        return self.excess >= max(SLOW, NOISES * self.noise) and self.low >= STEADY
+
+
+class Paces:
+    """What settings took lately on each device, as long as this process lives."""
+
+    def __init__(self) -> None:
+        self._tracks: dict[Configuration, dict[str, _Track]] = {}
+
+    def see(self, outcomes: Sequence[Outcome], said: Sequence[Forecast | None]) -> None:
+        """Take in outcomes in good order, with what was foretold of each; a minute that came before is left."""
+        for outcome, forecast in zip(outcomes, said, strict=True):
+            if forecast is None or not outcome.device or not comparable(outcome):
+                continue
+            track = self._tracks.setdefault(_setting(outcome), {}).setdefault(outcome.device, _Track())
+            if outcome.at_s > track.last_s:
+                track.residuals.append(math.log(outcome.latency_ms / forecast.mean_ms))
+                track.last_s = outcome.at_s
+
+    def start_anew(self) -> None:
+        """Forget: forecasts come from another belief now, so residuals of before say nothing."""
+        self._tracks.clear()
+
+    def judge(self, slow: Mapping[str, SlowDevice], now_s: float) -> dict[str, SlowDevice]:
+        """Who is slow now, when `slow` were so far."""
+        self._forget(now_s)
+        voices, types = self._voices(slow, now_s)
+        well = {types[device] for device, said in voices.items() if device not in slow and not _agree(said)}
+        found = {device: item for device, item in slow.items() if now_s - item.seen_s <= TRIED_AGAIN_AFTER_S}
+        for device, said in voices.items():
+            excess = median(voice.excess for voice in said)
+            if device in found:
+                if all(voice.excess < STEADY for voice in said):
+                    del found[device]
+                else:
+                    factor = max(1.0, math.exp(excess))
+                    found[device] = replace(found[device], factor=factor, seen_s=now_s)
+            elif device not in slow and _agree(said) and types[device] in well:
+                found[device] = SlowDevice(
+                    device=device, gpu_type=types[device], factor=math.exp(excess), since_s=now_s, seen_s=now_s
+                )
+        for device in found.keys() ^ slow.keys():
+            self._turn(device, slow=device in found)
+        return found
+
+    def _voices(self, slow: Mapping[str, SlowDevice], now_s: float) -> tuple[dict[str, list[_Voice]], dict[str, str]]:
+        voices: dict[str, list[_Voice]] = {}
+        types: dict[str, str] = {}
+        for setting, tracks in self._tracks.items():
+            newest = {device: found for device, track in tracks.items() if (found := track.newest(now_s))}
+            levels = {device: median(found) for device, found in newest.items()}
+            off = [abs(each - levels[device]) for device, found in newest.items() for each in found]
+            for device, found in newest.items():
+                others = [level for other, level in levels.items() if other != device and other not in slow]
+                usual = median(others) if others else tracks[device].before()
+                if usual is not None:
+                    excess, low = levels[device] - usual, sorted(found)[1] - usual
+                    voice = _Voice(setting.model, excess, low, noise=1.4826 * median(off), by_others=bool(others))
+                    voices.setdefault(device, []).append(voice)
+                    types[device] = setting.gpu_type
+        return voices, types
+
+    def _turn(self, device: str, *, slow: bool) -> None:
+        """Remember what its settings took before it became slow, or forget how slow it was."""
+        for tracks in self._tracks.values():
+            if (track := tracks.get(device)) is not None:
+                track.usual = track.before() if slow else None
+                if not slow:
+                    track.residuals.clear()
+
+    def _forget(self, now_s: float) -> None:
+        for setting, device in list(self._old(now_s)):
+            del self._tracks[setting][device]
+            if not self._tracks[setting]:
+                del self._tracks[setting]
+
+    def _old(self, now_s: float) -> Iterator[tuple[Configuration, str]]:
+        for setting, tracks in self._tracks.items():
+            for device, track in tracks.items():
+                if now_s - track.last_s > FORGOTTEN_AFTER_S:
+                    yield setting, device
+
+
+def comparable(outcome: Outcome) -> bool:
+    """Whether only its device can explain what it took: who is late drops requests, who is hot lowers its clock."""
+    throttled = outcome.throttled and not outcome.hindered
+    bare = replace(outcome, dropped_fraction=0.0, throttled=throttled, device_slow=False)
+    return conditions(bare) is Verdict.ADMITTED
+
+
+def _agree(voices: Iterable[_Voice]) -> bool:
+    """Whether all say that their device is slow, and either others of its type bear witness or two models do."""
+    said = list(voices)
+    witnessed = any(voice.by_others for voice in said) or len({voice.model for voice in said}) > 1
+    return witnessed and all(voice.slow for voice in said)
+
+
+def _setting(outcome: Outcome) -> Configuration:
+    """Its configuration whatever the batches are."""
+    named = outcome.configuration()
+    neighbours = tuple(sorted(f"{each.model}:{each.share_pct_sm}" for each in outcome.neighbours))
+    return replace(named, batch_step=0, neighbours=neighbours)

@@ -1,0 +1,226 @@
+"""Which devices are slower than their type, from what settings take."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from solvers.models.online.outcomes import Forecast, Neighbour, Outcome, Verdict, conditions
+from solvers.models.online.paces import FORGOTTEN_AFTER_S, TRIED_AGAIN_AFTER_S, Paces, SlowDevice, comparable
+
+SAID = Forecast(mean_ms=10.0, std_ms=1.0)
+MINUTE_S = 60.0
+
+
+def outcome(device: str, minute: int, factor: float = 1.0, **told: object) -> Outcome:
+    plain = Outcome(
+        model="resnet50",
+        gpu_type="a10",
+        batch=8.0,
+        share_pct_sm=50,
+        clock_mhz_sm=1400.0,
+        latency_ms=10.0 * factor,
+        executions=1000.0,
+        seconds=60.0,
+        at_s=MINUTE_S * minute,
+        device=device,
+    )
+    return replace(plain, **told)  # type: ignore[arg-type]
+
+
+class Watched:
+    """Minute by minute, as learning asks."""
+
+    def __init__(self) -> None:
+        self.paces, self.slow, self.minute = Paces(), dict[str, SlowDevice](), 0
+
+    def see(self, outcomes: Iterable[Outcome]) -> None:
+        found = list(outcomes)
+        self.paces.see(found, [SAID for _ in found])
+        self.slow = self.paces.judge(self.slow, MINUTE_S * self.minute)
+
+    def minutes(self, count: int, **factors: float) -> None:
+        for _ in range(count):
+            self.minute += 1
+            self.see(outcome(device, self.minute, factor) for device, factor in factors.items())
+
+
+def test_one_of_three_is_slow_after_five_minutes_and_not_before() -> None:
+    watched = Watched()
+    watched.minutes(4, a=1.5, b=1.0, c=1.0)
+    assert not watched.slow
+    watched.minutes(1, a=1.5, b=1.0, c=1.0)
+    assert set(watched.slow) == {"a"}
+    assert watched.slow["a"].factor == pytest.approx(1.5)
+    assert watched.slow["a"].since_s == 5 * MINUTE_S
+
+
+def test_the_error_of_a_forecast_is_nobodys_fault() -> None:
+    watched = Watched()
+    watched.minutes(20, a=1.6, b=1.6, c=1.6)
+    assert not watched.slow
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.1, 1.22, 0.7])
+def test_small_differences_are_borne(factor: float) -> None:
+    watched = Watched()
+    watched.minutes(20, a=factor, b=1.0, c=1.0)
+    assert not watched.slow
+
+
+def test_one_slow_minute_in_five_and_one_fast_one_decide_nothing() -> None:
+    watched = Watched()
+    watched.minutes(8, a=1.0, b=1.0)
+    watched.minutes(1, a=3.0, b=1.0)
+    watched.minutes(8, a=1.0, b=1.0)
+    assert not watched.slow
+    watched.minutes(2, a=1.5, b=1.0)
+    watched.minutes(1, a=1.0, b=1.0)
+    watched.minutes(2, a=1.5, b=1.0)
+    assert set(watched.slow) == {"a"}
+
+
+def test_noise_of_seven_per_cent_calls_nobody_slow() -> None:
+    drawn, watched = random.Random(5), Watched()
+    found = 0
+    for _ in range(3000):
+        watched.minutes(1, **{name: drawn.lognormvariate(0.0, 0.07) for name in "abcd"})
+        found += bool(watched.slow)
+    assert found == 0
+
+
+def test_who_recovers_is_told_to_be_well_and_begins_anew() -> None:
+    watched = Watched()
+    watched.minutes(10, a=1.5, b=1.0)
+    assert set(watched.slow) == {"a"}
+    watched.minutes(4, a=1.0, b=1.0)
+    watched.minutes(1, a=1.0, b=1.0)
+    assert not watched.slow
+
+
+def test_another_setting_says_nothing() -> None:
+    """Interference that was not foreseen is of the neighbour, not of the device."""
+    watched, beside = Watched(), (Neighbour(model="bert-base", batch=4.0, share_pct_sm=50),)
+    for minute in range(1, 20):
+        watched.minute = minute
+        watched.see([outcome("a", minute, 1.6, neighbours=beside), outcome("b", minute), outcome("c", minute)])
+        assert not watched.slow
+
+
+def test_two_models_that_become_slower_at_once_bear_witness_without_others() -> None:
+    watched = Watched()
+
+    def minute(number: int, factors: tuple[float, float]) -> None:
+        watched.minute = number
+        first, second = factors
+        watched.see(
+            [
+                outcome("a", number, first),
+                outcome("a", number, second, model="bert-base"),
+                outcome("b", number, model="vgg19"),
+            ]
+        )
+
+    for number in range(1, 13):
+        minute(number, (1.3, 0.8))
+    assert not watched.slow
+    for number in range(13, 30):
+        minute(number, (1.3 * 1.4, 0.8))
+        assert not watched.slow, "one model alone"
+    for number in range(30, 40):
+        minute(number, (1.3 * 1.4, 0.8 * 1.4))
+    assert not watched.slow, "the first became usual before the second did"
+    for number in range(40, 45):
+        minute(number, (1.3 * 2.0, 0.8 * 2.0))
+    assert set(watched.slow) == {"a"}
+    for number in range(45, 90):
+        minute(number, (1.3 * 2.0, 0.8 * 2.0))
+    assert set(watched.slow) == {"a"}, "it does not become usual while it lasts"
+
+
+def test_where_every_device_of_a_type_becomes_slower_none_is_called_slow() -> None:
+    watched = Watched()
+    for number in range(1, 40):
+        watched.minute, factor = number, 1.0 if number < 15 else 1.5
+        models = {"a": ("m1", "m2"), "b": ("m3", "m4")}
+        watched.see(outcome(device, number, factor, model=model) for device, each in models.items() for model in each)
+        assert not watched.slow
+
+
+def test_a_slow_device_bears_no_witness() -> None:
+    watched = Watched()
+    watched.minutes(6, a=1.5, b=1.0, c=1.0)
+    watched.minutes(12, a=1.5, b=1.45, c=1.0)
+    assert set(watched.slow) == {"a", "b"}
+
+
+def test_who_holds_nothing_stays_slow_until_it_is_time_to_try() -> None:
+    watched = Watched()
+    watched.minutes(6, a=1.5, b=1.0)
+    seen_s = watched.slow["a"].seen_s
+    watched.minutes(100, b=1.0)
+    assert seen_s < watched.slow["a"].seen_s < 20 * MINUTE_S
+    seen_s = watched.slow["a"].seen_s
+    watched.minute = int((seen_s + TRIED_AGAIN_AFTER_S) / MINUTE_S) + 1
+    watched.see([])
+    assert not watched.slow
+
+
+def test_another_belief_forgets_what_was_seen_and_not_who_is_slow() -> None:
+    watched = Watched()
+    watched.minutes(6, a=1.5, b=1.0)
+    watched.paces.start_anew()
+    watched.minutes(4, a=1.0, b=1.0)
+    assert set(watched.slow) == {"a"}
+    watched.minutes(1, a=1.0, b=1.0)
+    assert not watched.slow
+
+
+def test_what_was_learned_before_this_process_began_holds() -> None:
+    watched = Watched()
+    watched.slow = {"a": SlowDevice(device="a", gpu_type="a10", factor=1.5, since_s=0.0, seen_s=0.0)}
+    watched.minutes(10, a=1.3, b=1.0)
+    assert watched.slow["a"].factor == pytest.approx(1.3)
+
+
+def test_a_minute_that_is_read_twice_counts_once() -> None:
+    watched = Watched()
+    watched.minutes(2, a=1.5, b=1.0)
+    for _ in range(5):
+        watched.see([outcome("a", 2, 1.5), outcome("b", 2)])
+    assert not watched.slow
+
+
+def test_what_was_not_seen_for_long_is_forgotten() -> None:
+    watched = Watched()
+    watched.minutes(10, a=1.0, b=1.0)
+    watched.minute = int(10 + FORGOTTEN_AFTER_S / MINUTE_S + 1)
+    watched.see([])
+    assert not watched.paces._tracks
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ({}, True),
+        ({"dropped_fraction": 0.5}, True),
+        ({"device_slow": True}, True),
+        ({"throttled": True}, False),
+        ({"throttled": True, "hindered": True}, True),
+        ({"cold": True}, False),
+        ({"beside_training": True}, False),
+        ({"device_healthy": False}, False),
+        ({"failing": True}, False),
+        ({"executions": 3.0}, False),
+        ({"clock_mhz_asked": 1200.0}, False),
+    ],
+)
+def test_conditions_under_which_devices_are_compared(told: dict[str, object], said: bool) -> None:
+    assert comparable(outcome("a", 1, **told)) is said  # type: ignore[arg-type]
+
+
+def test_a_slow_device_teaches_nothing() -> None:
+    assert conditions(outcome("a", 1, device_slow=True)) is Verdict.SLOW_DEVICE
