@@ -377,7 +377,7 @@ class Learning:
     def _paced(self, read: _RunStart, said: Sequence[Forecast | None], belief: Belief) -> dict[str, SlowDevice]:
         """Who is slower than its type, with what has been seen now."""
         if belief is not self._paced_by:
-            self._paces.start_anew()
+            self._paces.foretold(forecasts(self._paces.newest(), belief))
             self._paced_by = belief
         self._paces.see(read.outcomes, said)
         newest_s = max((each.at_s for each in read.outcomes), default=read.until.timestamp())

@@ -47,11 +47,24 @@ class SlowDevice:
 
 @dataclass(slots=True)
 class _Track:
-    """One setting on one device. `usual` is what it took before the device was called slow."""
+    """One setting on one device: its newest outcome and what was foretold of that. `usual` is what the setting took
+    before the device was called slow.
+    """
 
+    last: Outcome
+    said_ms: float
     residuals: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
-    last_s: float = -math.inf
     usual: float | None = None
+
+    @property
+    def last_s(self) -> float:
+        return self.last.at_s
+
+    def foretold(self, said_ms: float) -> None:
+        """Hold all of it against another forecast."""
+        shift, self.said_ms = math.log(self.said_ms / said_ms), said_ms
+        self.residuals = deque((each + shift for each in self.residuals), maxlen=KEPT)
+        self.usual = None if self.usual is None else self.usual + shift
 
     def newest(self, now_s: float) -> list[float]:
         """Of its newest minutes; empty while they are too few or long ago."""
@@ -92,14 +105,27 @@ class Paces:
         for outcome, forecast in zip(outcomes, said, strict=True):
             if forecast is None or not outcome.device or not comparable(outcome):
                 continue
-            track = self._tracks.setdefault(_setting(outcome), {}).setdefault(outcome.device, _Track())
-            if outcome.at_s > track.last_s:
+            tracks = self._tracks.setdefault(_setting(outcome), {})
+            track = tracks.setdefault(outcome.device, _Track(outcome, forecast.mean_ms))
+            if outcome.at_s > track.last_s or not track.residuals:
                 track.residuals.append(math.log(outcome.latency_ms / forecast.mean_ms))
-                track.last_s = outcome.at_s
+                track.last, track.said_ms = outcome, forecast.mean_ms
 
-    def start_anew(self) -> None:
-        """Forget: forecasts come from another belief now, so residuals of before say nothing."""
-        self._tracks.clear()
+    def newest(self) -> list[Outcome]:
+        """The newest outcome of every setting on every device: what another belief is to be asked of."""
+        return [track.last for tracks in self._tracks.values() for track in tracks.values()]
+
+    def foretold(self, said: Sequence[Forecast | None]) -> None:
+        """Hold what was seen against another belief, which says this of `newest`; where it knows nothing, forget."""
+        told = iter(said)
+        for setting in list(self._tracks):
+            tracks, kept = self._tracks.pop(setting), dict[str, _Track]()
+            for device, track in tracks.items():
+                if (forecast := next(told)) is not None:
+                    track.foretold(forecast.mean_ms)
+                    kept[device] = track
+            if kept:
+                self._tracks[setting] = kept
 
     def judge(self, slow: Mapping[str, SlowDevice], now_s: float) -> dict[str, SlowDevice]:
         """Who is slow now, when `slow` were so far."""

@@ -169,14 +169,46 @@ def test_who_holds_nothing_stays_slow_until_it_is_time_to_try() -> None:
     assert not watched.slow
 
 
-def test_another_belief_forgets_what_was_seen_and_not_who_is_slow() -> None:
-    watched = Watched()
-    watched.minutes(6, a=1.5, b=1.0)
-    watched.paces.start_anew()
-    watched.minutes(4, a=1.0, b=1.0)
+def test_another_belief_makes_nobody_slow_or_well() -> None:
+    """Two models of one device alone: what they took before is held against the new belief, too."""
+    watched, said = Watched(), [SAID, SAID]
+
+    def minutes(first: int, last: int, factor: float) -> None:
+        for number in range(first, last):
+            watched.minute = number
+            found = [outcome("a", number, factor), outcome("a", number, factor, model="bert-base")]
+            watched.paces.see([*found, outcome("b", number, model="vgg19")], [*said, SAID])
+            watched.slow = watched.paces.judge(watched.slow, MINUTE_S * number)
+
+    def believe(mean_ms: float) -> None:
+        said[:] = [Forecast(mean_ms=mean_ms, std_ms=1.0)] * 2
+        told = [said[0] if item.device == "a" else SAID for item in watched.paces.newest()]
+        watched.paces.foretold(told)
+
+    minutes(1, 12, 1.0)
+    believe(5.0)
+    minutes(12, 20, 1.0)
+    assert not watched.slow, "the belief became faster, and no device slower"
+    minutes(20, 23, 1.5)
+    believe(7.0)
+    minutes(23, 26, 1.5)
     assert set(watched.slow) == {"a"}
-    watched.minutes(1, a=1.0, b=1.0)
+    assert watched.slow["a"].factor == pytest.approx(1.5)
+    believe(15.0)
+    minutes(26, 40, 1.5)
+    assert set(watched.slow) == {"a"}, "the belief became slower, and it is as slow as before"
+    minutes(40, 46, 1.0)
     assert not watched.slow
+
+
+def test_where_another_belief_knows_nothing_what_was_seen_is_forgotten() -> None:
+    watched = Watched()
+    watched.minutes(4, a=1.5, b=1.0)
+    watched.paces.foretold([None, None])
+    watched.minutes(4, a=1.5, b=1.0)
+    assert not watched.slow
+    watched.minutes(1, a=1.5, b=1.0)
+    assert set(watched.slow) == {"a"}
 
 
 def test_what_was_learned_before_this_process_began_holds() -> None:
