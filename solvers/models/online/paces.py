@@ -10,6 +10,7 @@ beside one that does not: where all of a type become slower, the belief is what 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -155,13 +156,14 @@ class Paces:
         for setting, tracks in self._tracks.items():
             newest = {device: found for device, track in tracks.items() if (found := track.newest(now_s))}
             levels = {device: median(found) for device, found in newest.items()}
+            others = _Others(level for device, level in levels.items() if device not in slow)
             off = [abs(each - levels[device]) for device, found in newest.items() for each in found]
             for device, found in newest.items():
-                others = [level for other, level in levels.items() if other != device and other not in slow]
-                usual = median(others) if others else tracks[device].before()
+                theirs = others.median(None if device in slow else levels[device])
+                usual = tracks[device].before() if theirs is None else theirs
                 if usual is not None:
                     excess, low = levels[device] - usual, sorted(found)[1] - usual
-                    voice = _Voice(setting.model, excess, low, noise=1.4826 * median(off), by_others=bool(others))
+                    voice = _Voice(setting.model, excess, low, noise=1.4826 * median(off), by_others=theirs is not None)
                     voices.setdefault(device, []).append(voice)
                     types[device] = setting.gpu_type
         return voices, types
@@ -187,8 +189,27 @@ class Paces:
                     yield setting, device
 
 
+class _Others:
+    """Levels of one setting, to be asked for the median of all but one of them."""
+
+    def __init__(self, levels: Iterable[float]) -> None:
+        self._ordered = sorted(levels)
+
+    def median(self, but: float | None) -> float | None:
+        """None where nobody is left."""
+        ordered = self._ordered
+        count = len(ordered) - (but is not None)
+        if count == 0:
+            return None
+        at = len(ordered) if but is None else bisect_left(ordered, but)
+        lower, upper = (count - 1) // 2, count // 2
+        return 0.5 * (ordered[lower + (lower >= at)] + ordered[upper + (upper >= at)])
+
+
 def comparable(outcome: Outcome) -> bool:
     """Whether only its device can explain what it took: who is late drops requests, who is hot lowers its clock."""
+    if conditions(outcome) is Verdict.ADMITTED:
+        return True
     throttled = outcome.throttled and not outcome.hindered
     bare = replace(outcome, dropped_fraction=0.0, throttled=throttled, device_slow=False)
     return conditions(bare) is Verdict.ADMITTED
@@ -203,6 +224,12 @@ def _agree(voices: Iterable[_Voice]) -> bool:
 
 def _setting(outcome: Outcome) -> Configuration:
     """Its configuration whatever the batches are."""
-    named = outcome.configuration()
-    neighbours = tuple(sorted(f"{each.model}:{each.share_pct_sm}" for each in outcome.neighbours))
-    return replace(named, batch_step=0, neighbours=neighbours)
+    clock = outcome.clock_mhz_sm if outcome.clock_mhz_asked is None else outcome.clock_mhz_asked
+    return Configuration(
+        model=outcome.model,
+        gpu_type=outcome.gpu_type,
+        share_pct_sm=outcome.share_pct_sm,
+        clock_mhz_sm=round(clock),
+        batch_step=0,
+        neighbours=tuple(sorted(f"{each.model}:{each.share_pct_sm}" for each in outcome.neighbours)),
+    )

@@ -5,11 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 from dataclasses import replace
+from statistics import median
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from solvers.models.online.outcomes import Forecast, Neighbour, Outcome, Verdict, conditions
-from solvers.models.online.paces import FORGOTTEN_AFTER_S, TRIED_AGAIN_AFTER_S, Paces, SlowDevice, comparable
+from solvers.models.online.paces import FORGOTTEN_AFTER_S, TRIED_AGAIN_AFTER_S, Paces, SlowDevice, _Others, comparable
 
 SAID = Forecast(mean_ms=10.0, std_ms=1.0)
 MINUTE_S = 60.0
@@ -256,3 +259,12 @@ def test_conditions_under_which_devices_are_compared(told: dict[str, object], sa
 
 def test_a_slow_device_teaches_nothing() -> None:
     assert conditions(outcome("a", 1, device_slow=True)) is Verdict.SLOW_DEVICE
+
+
+@given(st.lists(st.sampled_from([0.0, 0.1, 0.2, 0.5, 1.0]), max_size=9))
+def test_the_median_of_the_others(levels: list[float]) -> None:
+    others = _Others(levels)
+    for index, level in enumerate(levels):
+        rest = [*levels[:index], *levels[index + 1 :]]
+        assert others.median(level) == (pytest.approx(median(rest)) if rest else None)
+    assert others.median(None) == (pytest.approx(median(levels)) if levels else None)
