@@ -3,8 +3,10 @@
 A board may be slow without a word: its memory runs degraded, its host starves it, somebody outside holds it. What it
 executes is compared with what the same setting takes (model, share, clock, neighbours and their shares) on other
 devices of the type in the same minutes, or else took on this one before. Only residuals of a forecast are compared, so
-that batches may differ; an error of the forecast is the same on both sides. That one device differs is said only
-beside one that does not: where all of a type become slower, the belief is what has to change.
+that batches may differ; an error of the forecast is the same on both sides. A device of which no setting can be
+compared, for plans change it too often, is held against the forecasts themselves and what they are usually off by for
+its models, and has to differ by three of their standard deviations. That one device differs is said only beside one
+that does not: where all of a type become slower, the belief is what has to change.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from solvers.models.online.outcomes import Configuration, Forecast, Outcome, Ver
 NEWEST = 5
 """So many minutes in a row have to say it."""
 KEPT = 15
-FRESH_S = 600.0
+FRESH_S = 180.0
+"""Who was not seen for so long says nothing now."""
 FORGOTTEN_AFTER_S = 7200.0
 """What a setting took is forgotten when it was not seen for so long."""
 TRIED_AGAIN_AFTER_S = 6 * 3600.0
@@ -33,6 +36,8 @@ STEADY = math.log(1.1)
 """Slow from the first on, in the median; well again below the second."""
 NOISES = 4.0
 """And slow by so many times what minutes differ by."""
+DEVIATIONS = 3.0
+"""Or, by forecasts alone, by so many of their standard deviations."""
 
 
 @value
@@ -53,7 +58,7 @@ class _Track:
     """
 
     last: Outcome
-    said_ms: float
+    said: Forecast
     residuals: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
     usual: float | None = None
 
@@ -61,9 +66,9 @@ class _Track:
     def last_s(self) -> float:
         return self.last.at_s
 
-    def foretold(self, said_ms: float) -> None:
+    def foretold(self, said: Forecast) -> None:
         """Hold all of it against another forecast."""
-        shift, self.said_ms = math.log(self.said_ms / said_ms), said_ms
+        shift, self.said = math.log(self.said.mean_ms / said.mean_ms), said
         self.residuals = deque((each + shift for each in self.residuals), maxlen=KEPT)
         self.usual = None if self.usual is None else self.usual + shift
 
@@ -80,8 +85,8 @@ class _Track:
 
 @dataclass(frozen=True, slots=True)
 class _Voice:
-    """What one setting says of its device: how much slower, in the median and with the least but one of its minutes,
-    and how far single minutes are from what they are usually.
+    """What one setting, or one model by forecasts, says of its device: how much slower, in the median and with the
+    least but one of its minutes, and how far single minutes are from what they are usually.
     """
 
     model: str
@@ -106,11 +111,12 @@ class Paces:
         for outcome, forecast in zip(outcomes, said, strict=True):
             if forecast is None or not outcome.device or not comparable(outcome):
                 continue
-            tracks = self._tracks.setdefault(_setting(outcome), {})
-            track = tracks.setdefault(outcome.device, _Track(outcome, forecast.mean_ms))
-            if outcome.at_s > track.last_s or not track.residuals:
-                track.residuals.append(math.log(outcome.latency_ms / forecast.mean_ms))
-                track.last, track.said_ms = outcome, forecast.mean_ms
+            for setting in (_setting(outcome), _any_setting(outcome)):
+                tracks = self._tracks.setdefault(setting, {})
+                track = tracks.setdefault(outcome.device, _Track(outcome, forecast))
+                if outcome.at_s > track.last_s or not track.residuals:
+                    track.residuals.append(math.log(outcome.latency_ms / forecast.mean_ms))
+                    track.last, track.said = outcome, forecast
 
     def newest(self) -> list[Outcome]:
         """The newest outcome of every setting on every device: what another belief is to be asked of."""
@@ -123,7 +129,7 @@ class Paces:
             tracks, kept = self._tracks.pop(setting), dict[str, _Track]()
             for device, track in tracks.items():
                 if (forecast := next(told)) is not None:
-                    track.foretold(forecast.mean_ms)
+                    track.foretold(forecast)
                     kept[device] = track
             if kept:
                 self._tracks[setting] = kept
@@ -153,20 +159,23 @@ class Paces:
     def _voices(self, slow: Mapping[str, SlowDevice], now_s: float) -> tuple[dict[str, list[_Voice]], dict[str, str]]:
         voices: dict[str, list[_Voice]] = {}
         types: dict[str, str] = {}
+        by_forecast: dict[str, list[_Voice]] = {}
         for setting, tracks in self._tracks.items():
             newest = {device: found for device, track in tracks.items() if (found := track.newest(now_s))}
             levels = {device: median(found) for device, found in newest.items()}
             others = _Others(level for device, level in levels.items() if device not in slow)
             off = [abs(each - levels[device]) for device, found in newest.items() for each in found]
+            spread = 1.4826 * median(off) if off else 0.0
             for device, found in newest.items():
-                theirs = others.median(None if device in slow else levels[device])
-                usual = tracks[device].before() if theirs is None else theirs
+                theirs, track = others.median(None if device in slow else levels[device]), tracks[device]
+                types[device], alike = setting.gpu_type, setting.share_pct_sm > 0
+                usual = (track.before() if alike else 0.0) if theirs is None else theirs
                 if usual is not None:
                     excess, low = levels[device] - usual, sorted(found)[1] - usual
-                    voice = _Voice(setting.model, excess, low, noise=1.4826 * median(off), by_others=theirs is not None)
-                    voices.setdefault(device, []).append(voice)
-                    types[device] = setting.gpu_type
-        return voices, types
+                    noise = max(spread, 0.0 if alike else track.said.std_relative * DEVIATIONS / NOISES)
+                    voice = _Voice(setting.model, excess, low, noise, by_others=alike and theirs is not None)
+                    (voices if alike else by_forecast).setdefault(device, []).append(voice)
+        return by_forecast | voices, types
 
     def _turn(self, device: str, *, slow: bool) -> None:
         """Remember what its settings took before it became slow, or forget how slow it was."""
@@ -220,6 +229,13 @@ def _agree(voices: Iterable[_Voice]) -> bool:
     said = list(voices)
     witnessed = any(voice.by_others for voice in said) or len({voice.model for voice in said}) > 1
     return witnessed and all(voice.slow for voice in said)
+
+
+def _any_setting(outcome: Outcome) -> Configuration:
+    """Its model and GPU type alone."""
+    return Configuration(
+        model=outcome.model, gpu_type=outcome.gpu_type, share_pct_sm=0, clock_mhz_sm=0, batch_step=0, neighbours=()
+    )
 
 
 def _setting(outcome: Outcome) -> Configuration:

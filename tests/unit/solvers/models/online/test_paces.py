@@ -104,7 +104,7 @@ def test_who_recovers_is_told_to_be_well_and_begins_anew() -> None:
     assert not watched.slow
 
 
-def test_another_setting_says_nothing() -> None:
+def test_another_setting_of_one_model_says_nothing() -> None:
     """Interference that was not foreseen is of the neighbour, not of the device."""
     watched, beside = Watched(), (Neighbour(model="bert-base", batch=4.0, share_pct_sm=50),)
     for minute in range(1, 20):
@@ -207,7 +207,7 @@ def test_another_belief_makes_nobody_slow_or_well() -> None:
 def test_where_another_belief_knows_nothing_what_was_seen_is_forgotten() -> None:
     watched = Watched()
     watched.minutes(4, a=1.5, b=1.0)
-    watched.paces.foretold([None, None])
+    watched.paces.foretold([None for _ in watched.paces.newest()])
     watched.minutes(4, a=1.5, b=1.0)
     assert not watched.slow
     watched.minutes(1, a=1.5, b=1.0)
@@ -268,3 +268,51 @@ def test_the_median_of_the_others(levels: list[float]) -> None:
         rest = [*levels[:index], *levels[index + 1 :]]
         assert others.median(level) == (pytest.approx(median(rest)) if rest else None)
     assert others.median(None) == (pytest.approx(median(levels)) if levels else None)
+
+
+def changing(watched: Watched, factor: float, minutes: int, std_ms: float = 0.5) -> int:
+    """Two models on `a` whose shares change every other minute, beside one that is well; minutes until it is slow."""
+    said = Forecast(mean_ms=10.0, std_ms=std_ms)
+    for number in range(1, minutes + 1):
+        watched.minute, share = number, 30 + 5 * (number // 2 % 3)
+        found = [
+            *(outcome("a", number, factor, model=model, share_pct_sm=share) for model in ("resnet50", "bert-base")),
+            outcome("b", number, model="vgg19", share_pct_sm=20 + share),
+        ]
+        watched.paces.see(found, [said for _ in found])
+        watched.slow = watched.paces.judge(watched.slow, MINUTE_S * number)
+        if watched.slow:
+            assert set(watched.slow) == {"a"}
+            return number
+    return 0
+
+
+def test_where_plans_change_all_the_time_forecasts_tell() -> None:
+    assert changing(Watched(), 1.5, 20) == 5
+    assert changing(Watched(), 1.2, 40) == 0
+    assert changing(Watched(), 1.5, 40, std_ms=1.5) == 0, "a belief that is so unsure says nothing"
+
+
+def test_what_forecasts_are_off_by_elsewhere_is_not_the_devices_fault() -> None:
+    watched = Watched()
+    for number in range(1, 30):
+        watched.minute, share = number, 30 + 5 * (number // 2 % 3)
+        found = [
+            outcome(device, number, 1.5, model=model, share_pct_sm=share + shift)
+            for device, shift in (("a", 0), ("b", 7), ("c", 14))
+            for model in ("resnet50", "bert-base")
+        ]
+        watched.see(found)
+        assert not watched.slow
+
+
+def test_who_was_slow_by_forecasts_is_well_by_them() -> None:
+    watched = Watched()
+    assert changing(watched, 1.5, 20) == 5
+    said = Forecast(mean_ms=10.0, std_ms=0.5)
+    for number in range(6, 20):
+        watched.minute = number
+        found = [outcome("a", number, model="vgg19", share_pct_sm=40 + number), outcome("b", number, model="bert-base")]
+        watched.paces.see(found, [said, said])
+        watched.slow = watched.paces.judge(watched.slow, MINUTE_S * number)
+    assert not watched.slow
