@@ -159,6 +159,7 @@ class DeviceMinute:
     seconds: float
     clock_mhz_sm_min: int
     clock_mhz_sm_max: int
+    clock_mhz_sm_mean: float
     throttled: bool
     hindered: bool
     healthy: bool

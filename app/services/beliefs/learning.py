@@ -106,19 +106,23 @@ def _outcomes(
 ) -> Iterable[Outcome]:
     device = fleet.devices[board.uuid]
     gpu_type = fleet.gpu_types.get(device.gpu_type)
-    if gpu_type is None or not all(map(_believable, found)):
+    if gpu_type is None or board.clock_mhz_sm_max <= 0 or not all(map(_believable, found)):
         return
     asked = fleet.clocks_mhz_asked.get(board.uuid)
     clock_mhz = 0.5 * (board.clock_mhz_sm_min + board.clock_mhz_sm_max)
     nearest = min(gpu_type.clocks_mhz_sm, key=lambda each: abs(each - clock_mhz))
-    nearest = max(gpu_type.clocks_mhz_sm) if board.hindered else nearest
-    meant = float(nearest) if asked is None else float(asked)
     unsteady = board.clock_mhz_sm_max - board.clock_mhz_sm_min > CLOCK_STEADY * board.clock_mhz_sm_max
+    if board.hindered:
+        clock_mhz = float(asked or max(gpu_type.clocks_mhz_sm))
+    elif board.throttled or unsteady:
+        clock_mhz = board.clock_mhz_sm_mean
+    elif asked is None:
+        clock_mhz = float(nearest)
     slice_of_type = replace(gpu_type, sm_count=device.sm_count)
     for position, row in enumerate(found):
         if row.replica.partition("#")[0] in fleet.token_services:
             continue
-        if row.kind == WorkloadKind.JOB or row.executions <= 0.0 or row.executed_ms <= 0.0 or clock_mhz <= 0.0:
+        if row.kind == WorkloadKind.JOB or row.executions <= 0.0 or row.executed_ms <= 0.0:
             continue
         others = [*found[:position], *found[position + 1 :]]
         yield Outcome(
@@ -126,7 +130,7 @@ def _outcomes(
             gpu_type=device.gpu_type,
             batch=max(1.0, row.batch_mean),
             share_pct_sm=_share_of_type(row, device, gpu_type),
-            clock_mhz_sm=meant if asked is None or board.hindered else clock_mhz,
+            clock_mhz_sm=clock_mhz,
             latency_ms=row.executed_ms / row.executions,
             executions=row.executions,
             seconds=max(row.held_s, 1e-3),

@@ -50,6 +50,7 @@ WITH samples AS (
 )
 SELECT date_trunc('minute', received_at, 'UTC') AS minute, uuid, sum(interval_s) AS seconds,
        min(clock_mhz_sm) AS clock_mhz_sm_min, max(clock_mhz_sm) AS clock_mhz_sm_max,
+       avg(clock_mhz_sm)::float8 AS clock_mhz_sm_mean,
        bool_or(coalesce(throttle, '') <> '') AS throttled,
        bool_or(coalesce(throttle, '') ~ 'thermal|hw_slowdown|power_brake|reliability') AS hindered, bool_and(coalesce(healthy, true)) AS healthy
 FROM samples

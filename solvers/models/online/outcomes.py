@@ -82,7 +82,9 @@ class Outcome:
     device: str = ""
     """Where it executed; empty: nobody compares devices."""
     hindered: bool = False
-    """Throttled by heat or by its host, not by its own limits. `clock_mhz_sm` is then the clock that was meant."""
+    """Throttled by heat or by its host, not by its own limits. `clock_mhz_sm` is then the clock that was meant, where
+    its own limits throttle it the mean one.
+    """
     device_slow: bool = False
     """Its device is known to be slower than its type."""
 

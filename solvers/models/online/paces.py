@@ -216,11 +216,13 @@ class _Others:
 
 
 def comparable(outcome: Outcome) -> bool:
-    """Whether only its device can explain what it took: who is late drops requests, who is hot lowers its clock."""
+    """Whether only its device can explain what it took: who is late drops requests, who is hot lowers its clock. Where
+    a limit of its own lowers that, the forecast is of the lower clock.
+    """
     if conditions(outcome) is Verdict.ADMITTED:
         return True
-    throttled = outcome.throttled and not outcome.hindered
-    bare = replace(outcome, dropped_fraction=0.0, throttled=throttled, device_slow=False)
+    asked = None if outcome.throttled else outcome.clock_mhz_asked
+    bare = replace(outcome, dropped_fraction=0.0, throttled=False, clock_mhz_asked=asked, device_slow=False)
     return conditions(bare) is Verdict.ADMITTED
 
 
@@ -240,7 +242,9 @@ def _any_setting(outcome: Outcome) -> Configuration:
 
 def _setting(outcome: Outcome) -> Configuration:
     """Its configuration whatever the batches are."""
-    clock = outcome.clock_mhz_sm if outcome.clock_mhz_asked is None else outcome.clock_mhz_asked
+    # Where nobody asked for a clock and a limit sets it, it is another one each minute.
+    driven = 0.0 if outcome.throttled and not outcome.hindered else outcome.clock_mhz_sm
+    clock = driven if outcome.clock_mhz_asked is None else outcome.clock_mhz_asked
     return Configuration(
         model=outcome.model,
         gpu_type=outcome.gpu_type,

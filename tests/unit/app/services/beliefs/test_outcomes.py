@@ -43,6 +43,7 @@ def models(rows: list[ReplicaMinute], fleet: ReportedFleet = FLEET) -> list[str]
             seconds=60.0,
             clock_mhz_sm_min=1590,
             clock_mhz_sm_max=1590,
+            clock_mhz_sm_mean=1590.0,
             throttled=False,
             hindered=False,
             healthy=True,

@@ -16,6 +16,7 @@ from solvers.models.online.paces import FORGOTTEN_AFTER_S, TRIED_AGAIN_AFTER_S, 
 
 SAID = Forecast(mean_ms=10.0, std_ms=1.0)
 MINUTE_S = 60.0
+PAIR = (("a", 1.5), ("b", 1.0))
 
 
 def outcome(device: str, minute: int, factor: float = 1.0, **told: object) -> Outcome:
@@ -243,7 +244,8 @@ def test_what_was_not_seen_for_long_is_forgotten() -> None:
         ({}, True),
         ({"dropped_fraction": 0.5}, True),
         ({"device_slow": True}, True),
-        ({"throttled": True}, False),
+        ({"throttled": True}, True),
+        ({"throttled": True, "clock_mhz_asked": 1600.0}, True),
         ({"throttled": True, "hindered": True}, True),
         ({"cold": True}, False),
         ({"beside_training": True}, False),
@@ -316,3 +318,12 @@ def test_who_was_slow_by_forecasts_is_well_by_them() -> None:
         watched.paces.see(found, [said, said])
         watched.slow = watched.paces.judge(watched.slow, MINUTE_S * number)
     assert not watched.slow
+
+
+def test_clocks_that_a_limit_sets_are_one_setting() -> None:
+    watched = Watched()
+    for number in range(1, 7):
+        watched.minute, clock = number, 900.0 + 37.0 * number
+        watched.see(outcome(name, number, factor, throttled=True, clock_mhz_sm=clock) for name, factor in PAIR)
+    assert len(watched.paces.newest()) == 2 * len(PAIR)
+    assert set(watched.slow) == {"a"}
