@@ -242,9 +242,12 @@ class LearningRun:
     def tell_slow(self, before: Mapping[str, SlowDevice], after: Mapping[str, SlowDevice]) -> None:
         """Tell of devices that became slower than their type, and of those that are not any more."""
         for device in sorted(before.keys() ^ after.keys()):
-            name, item = ("device.slow", after[device]) if device in after else ("device.steady", before[device])
+            item, subject = (after if device in after else before)[device], f"devices/{device}"
             facts: dict[str, Plain] = {"gpu_type": item.gpu_type, "factor": round(item.factor, 3)}
-            self.events.append(Event(name=name, actor=self._actor, subject=f"devices/{device}", facts=facts))
+            if device in after:
+                self.events.append(Event(name="device.slow", actor=self._actor, subject=subject, facts=facts))
+            else:
+                self.events.append(Event(name="device.steady", actor=self._actor, subject=subject, facts=facts))
 
     @property
     def changed(self) -> list[Point]:
