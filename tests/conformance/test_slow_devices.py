@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 import pytest
@@ -39,10 +40,11 @@ def reading(device: Device, factor: float) -> DeviceTelemetry:
     )
 
 
-def seen(factors: tuple[float, float, float], rate_rps: float, **changes: object) -> Snapshot:
-    services = [builders.service("vision", rate_rps_declared=rate_rps)]
-    readings = tuple(reading(device, factor) for device, factor in zip(DEVICES, factors, strict=True))
-    return builders.snapshot(DEVICES, services, policy=POLICY, device_telemetry=readings, **changes)  # type: ignore[arg-type]
+def seen(slow: Collection[Device]) -> Snapshot:
+    """One service, for which one device is enough, on three of which some are slow."""
+    services = [builders.service("vision", rate_rps_declared=60.0)]
+    readings = tuple(reading(device, 1.4 if device in slow else 1.0) for device in DEVICES)
+    return replace(builders.snapshot(DEVICES, services), policy=POLICY, device_telemetry=readings)
 
 
 def planned(name: str, picture: Snapshot) -> Plan:
@@ -59,32 +61,31 @@ def used(plan: Plan) -> set[DeviceId]:
 
 @by_price
 def test_any_other_of_its_type_is_used_first(name: str) -> None:
-    for slow in range(3):
-        factors = tuple(1.4 if number == slow else 1.0 for number in range(3))
-        plan = planned(name, seen(factors, 60.0))  # type: ignore[arg-type]
+    for slow in DEVICES:
+        plan = planned(name, seen([slow]))
         assert plan.assignments
-        assert DEVICES[slow].id not in used(plan)
+        assert slow.id not in used(plan)
 
 
 @by_price
 def test_it_serves_where_nothing_else_does(name: str) -> None:
-    picture = seen((1.4, 1.4, 1.4), 60.0)
+    picture = seen(DEVICES)
     assert used(planned(name, picture))
     assert not planned(name, picture).unplaced
 
 
 def test_who_stands_there_moves_to_one_that_is_not_slow() -> None:
-    plan = planned(SPEC.name, seen((1.0, 1.0, 1.0), 60.0))
+    plan = planned(SPEC.name, seen([]))
     (there,) = used(plan)
     target = Target(generation=Generation(1), assignments=plan.assignments, settings=plan.settings)
-    factors = tuple(1.4 if device.id == there else 1.0 for device in DEVICES)
-    steady, later = seen((1.0, 1.0, 1.0), 60.0, target=target), seen(factors, 60.0, target=target)  # type: ignore[arg-type]
+    slow = seen([device for device in DEVICES if device.id == there])
+    steady, later = (replace(picture, target=target, taken_at_s=1_000_300.0) for picture in (seen([]), slow))
     assert used(planned(SPEC.name, steady)) == {there}
-    assert there not in used(planned(SPEC.name, replace(later, taken_at_s=1_000_300.0)))
+    assert there not in used(planned(SPEC.name, later))
 
 
 def test_planner_and_verifier_hold_it_for_equally_dear_and_its_owner_is_billed_as_before() -> None:
-    picture = seen((1.0, 1.4, 1.0), 60.0)
+    picture = seen([DEVICES[1]])
     fleet, shown = open_fleet(picture, {}), Picture(picture, planned(SPEC.name, picture), ())
     for index, device in enumerate(fleet.devices):
         factor = SLOW_PRICE_FACTOR if device.id == DEVICES[1].id else 1.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from dataclasses import replace
 from statistics import median
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,26 +13,16 @@ from hypothesis import strategies as st
 
 from solvers.models.online.outcomes import Forecast, Neighbour, Outcome, Verdict, conditions
 from solvers.models.online.paces import FORGOTTEN_AFTER_S, TRIED_AGAIN_AFTER_S, Paces, SlowDevice, _Others, comparable
+from tests.unit.solvers.models import told
 
 SAID = Forecast(mean_ms=10.0, std_ms=1.0)
 MINUTE_S = 60.0
 PAIR = (("a", 1.5), ("b", 1.0))
 
 
-def outcome(device: str, minute: int, factor: float = 1.0, **told: object) -> Outcome:
-    plain = Outcome(
-        model="resnet50",
-        gpu_type="a10",
-        batch=8.0,
-        share_pct_sm=50,
-        clock_mhz_sm=1400.0,
-        latency_ms=10.0 * factor,
-        executions=1000.0,
-        seconds=60.0,
-        at_s=MINUTE_S * minute,
-        device=device,
-    )
-    return replace(plain, **told)  # type: ignore[arg-type]
+def outcome(device: str, minute: int, factor: float = 1.0, **changes: object) -> Outcome:
+    plain = {"device": device, "at_s": MINUTE_S * minute, "latency_ms": SAID.mean_ms * factor}
+    return told.outcome(**{**plain, **changes})
 
 
 class Watched:
@@ -217,7 +207,7 @@ def test_where_another_belief_knows_nothing_what_was_seen_is_forgotten() -> None
 
 def test_what_was_learned_before_this_process_began_holds() -> None:
     watched = Watched()
-    watched.slow = {"a": SlowDevice(device="a", gpu_type="a10", factor=1.5, since_s=0.0, seen_s=0.0)}
+    watched.slow = {"a": SlowDevice(device="a", gpu_type="t4", factor=1.5, since_s=0.0, seen_s=0.0)}
     watched.minutes(10, a=1.3, b=1.0)
     assert watched.slow["a"].factor == pytest.approx(1.3)
 
@@ -239,7 +229,7 @@ def test_what_was_not_seen_for_long_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "said"),
+    ("changes", "said"),
     [
         ({}, True),
         ({"dropped_fraction": 0.5}, True),
@@ -255,8 +245,8 @@ def test_what_was_not_seen_for_long_is_forgotten() -> None:
         ({"clock_mhz_asked": 1200.0}, False),
     ],
 )
-def test_conditions_under_which_devices_are_compared(told: dict[str, object], said: bool) -> None:
-    assert comparable(outcome("a", 1, **told)) is said  # type: ignore[arg-type]
+def test_conditions_under_which_devices_are_compared(changes: dict[str, Any], said: bool) -> None:
+    assert comparable(outcome("a", 1, **changes)) is said
 
 
 def test_a_slow_device_teaches_nothing() -> None:
@@ -324,6 +314,7 @@ def test_clocks_that_a_limit_sets_are_one_setting() -> None:
     watched = Watched()
     for number in range(1, 7):
         watched.minute, clock = number, 900.0 + 37.0 * number
-        watched.see(outcome(name, number, factor, throttled=True, clock_mhz_sm=clock) for name, factor in PAIR)
+        driven: dict[str, Any] = {"throttled": True, "clock_mhz_asked": None, "clock_mhz_sm": clock}
+        watched.see(outcome(name, number, factor, **driven) for name, factor in PAIR)
     assert len(watched.paces.newest()) == 2 * len(PAIR)
     assert set(watched.slow) == {"a"}
