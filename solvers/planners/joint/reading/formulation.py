@@ -50,6 +50,9 @@ from solvers.problems.margins import with_margins
 from solvers.problems.needs import Need, needs_of, open_ended_services
 from solvers.problems.patterns import Standing
 
+JOBS_AMONG = (1, 2, 3, 4)
+"""So many jobs may part one's share, whatever was measured beside them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stands:
@@ -311,7 +314,8 @@ def _arrays(
     bounds = {
         share
         for job in asked
-        for share in (-(-job.share_pct_sm_min // step) * step, job.share_pct_sm_max // step * step)
+        for among in JOBS_AMONG
+        for share in (-(-job.share_pct_sm_min // step) * step, job.share_pct_sm_max // among // step * step)
         if job.share_pct_sm_min <= share <= job.share_pct_sm_max
     }
     if picture.policy.cost_basis is CostBasis.MEMORY:

@@ -101,10 +101,9 @@ class _Jobs:
             self.at[job] = _Place(device=device, share_pct=share_pct)
 
     def stay(self, job: int) -> None:
-        if job in self.stood and job not in self.at:
-            place = self.stood[job]
-            if place.share_pct <= self._most(job, place.device):
-                self._put(job, place, members_of(self.seats.patterns[place.device]))
+        place = None if job in self.at else self.stood.get(job)
+        if place is not None and place.share_pct <= self._most(job, place.device):
+            self._put(job, place, members_of(self.seats.patterns[place.device]))
 
     def place(self, job: int) -> None:
         """Where all jobs together become fastest."""
@@ -130,8 +129,7 @@ class _Jobs:
 
     def _saved_s(self, job: int, place: _Place) -> float:
         """By how much sooner a job ends there, less what its restart must be worth."""
-        now = self._speed(job, self.at[job])
-        then = self._speed(job, place)
+        now, then = self._speed(job, self.at[job]), self._speed(job, place)
         left_s = self.terms.job_left_s.get(job, 0.0)
         launch_s = self._problem.variants[self._variant(job)].launch_s
         worth_s = RESTARTS_WORTH * launch_s if self.stood.get(job) == self.at[job] else 0.0
@@ -148,8 +146,8 @@ class _Jobs:
         return (heir, _Place(device=home, share_pct=steps[-1])) if steps and steps[-1] > share_pct else None
 
     def _order(self, option: _Option) -> tuple[object, ...]:
-        device = option.place.device
-        pool, now = self._problem.pools[int(self.seats.floor.pool_of[device])], self.seats.patterns[device]
+        device, now = option.place.device, self.seats.patterns[option.place.device]
+        pool = self._problem.pools[int(self.seats.floor.pool_of[device])]
         return -round(option.worth, 9), option.beside != (*members_of(now),), now is None, pool.usd_per_h, device
 
     def _rooms(self, job: int) -> Iterator[_Option]:
@@ -225,8 +223,8 @@ class _Jobs:
         return self.seats.patterns[device] is not None or not floor.names[device].startswith(OFFERED)
 
     def _jobs(self, pattern: Pattern | None) -> list[tuple[int, int]]:
-        of, jobs = self._problem.variant_workload, self.terms.job_most_pct
-        return [(int(of[item]), share) for item, share in members_of(pattern) if int(of[item]) in jobs]
+        found = ((int(self._problem.variant_workload[item]), share) for item, share in members_of(pattern))
+        return [item for item in found if item[0] in self.terms.job_most_pct]
 
     def _variant(self, job: int) -> int:
         return int(np.argmax(self._problem.variant_workload == job))
@@ -247,5 +245,5 @@ class _Jobs:
             best = np.zeros(len(problem.pools))
             np.maximum.at(best, pool, np.where(problem.allowed[pool, variant], 1000 / whole_ms[problem.kind_table], 0))
             self.speeds[job] = best / (best.max() or 1.0)
-        whole = float(self.speeds[job][int(self.seats.floor.pool_of[place.device])])
-        return whole * float((place.share_pct / 100) ** PART_EXPONENT)
+        whole = self.speeds[job][int(self.seats.floor.pool_of[place.device])]
+        return float(whole * (place.share_pct / 100) ** PART_EXPONENT)
