@@ -13,7 +13,7 @@ from solvers.domain.device import PowerCap, PowerScope, PriceKind, PriceRow
 from solvers.domain.evidence import ReasonCode, Reporter, SilentReporter
 from solvers.domain.ids import DeviceId, Generation, ModelName
 from solvers.domain.plan import Plan, Proposal, ProposalStatus
-from solvers.domain.policy import CostBasis, Policy
+from solvers.domain.policy import CostBasis, Policy, Term
 from solvers.domain.profile import Interference
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import Affinity, WorkloadKind
@@ -91,6 +91,16 @@ def test_jobs_and_tasks_are_placed_beside() -> None:
     assert not plan.unplaced
     (job,) = [item for item in plan.assignments if item.kind is WorkloadKind.JOB]
     assert [item.code for item in job.reasons] == [ReasonCode.FILLS_SPARE_SHARE]
+
+
+@pytest.mark.parametrize(("jobs", "shares"), [(1, [100]), (2, [50, 50]), (3, [20, 30, 50])])
+def test_jobs_that_nothing_was_measured_beside_part_all_of_a_device(jobs: int, shares: list[int]) -> None:
+    picture = builders.snapshot(
+        (builders.device("a", 0, "v100"),),
+        jobs=tuple(builders.job(f"train-{number}") for number in range(jobs)),
+        policy=builders.policy(objective=(Term.UNSERVED, Term.TRAINING), share_step_pct=10),
+    )
+    assert sorted(item.share_pct_sm for item in plan_of(picture).assignments) == shares
 
 
 def first_only(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layout:
