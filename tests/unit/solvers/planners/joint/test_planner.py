@@ -99,6 +99,7 @@ def test_jobs_that_nothing_was_measured_beside_part_all_of_a_device(jobs: int, s
         (builders.device("a", 0, "v100"),),
         jobs=tuple(builders.job(f"train-{number}") for number in range(jobs)),
         policy=builders.policy(objective=(Term.UNSERVED, Term.TRAINING), share_step_pct=10),
+        profiles=(),
     )
     assert sorted(item.share_pct_sm for item in plan_of(picture).assignments) == shares
 
