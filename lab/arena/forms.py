@@ -283,13 +283,14 @@ class TemplateForm(ScenarioForm):
 
 class JobStreamForm(ScenarioForm):
     """Training jobs that come by themselves: a Poisson stream with log-normal lengths, or a part of the Philly trace
-    (its jobs of one GPU), whose times are scaled. Drawn by the stream's own seed, so that every run has the same jobs.
+    (its jobs of one GPU), whose times are scaled.
     """
 
     name: Name
     project: Name = PROJECT
     templates: Annotated[tuple[TemplateForm, ...], Field(min_length=1)]
-    seed: Annotated[int, Field(ge=0)] = 1
+    seed: Annotated[int, Field(ge=0)] | Literal["run"] = 1
+    """A number: every run has the same jobs. `run`: every seed has others, the same for all contenders."""
     jobs_per_h: Factor | None = None
     iterations_median: Factor | None = None
     iterations_sigma: Annotated[float, Field(ge=0, le=5)] = 1.0

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -166,13 +167,25 @@ def _caps(form: CapForm, fleet: ScenarioFleet, index: int, document: Document) -
 
 # --- Training jobs that come by themselves: drawn from a pattern, or taken from the Philly trace
 #
-# Drawn when the file is read, with the stream's own seed, so that every contender and every seed of a run meets the
-# same jobs.
+# Drawn by the stream's own seed, so that every contender and every seed of a run meets the same jobs; or by the run's,
+# so that every contender meets them, and every seed others.
 
 
-def stream_entries(form: JobStreamForm, where: Where, span_s: float, document: Document) -> tuple[JobEntry, ...]:
+def jobs_of(form: WorldForm, document: Document, seed: int) -> tuple[JobEntry, ...]:
+    """All jobs that a run under this seed meets. Raises InputError."""
+    jobs = tuple(each.made(JobEntry) for each in form.jobs)
+    for index, stream in enumerate(form.job_streams):
+        place = ("job_streams", index)
+        with document.placing(*place):
+            source = Source(name=f"jobs/{stream.name}", seed=seed if stream.seed == "run" else stream.seed)
+            jobs += stream_entries(stream, place, form.span, source, document)
+    return jobs
+
+
+def stream_entries(
+    form: JobStreamForm, where: Where, span_s: float, source: Source, document: Document
+) -> tuple[JobEntry, ...]:
     """The jobs of a stream within the run, by time. Raises InputError."""
-    source = Source(name=f"jobs/{form.name}", seed=form.seed)
     coming = _traced(form, where, span_s, document) if form.trace else _drawn(form, where, span_s, source, document)
     weights = np.array([template.weight for template in form.templates])
     picks = source.stream("templates").choice(len(weights), size=len(coming), p=weights / weights.sum())
@@ -216,11 +229,11 @@ def build(form: WorldForm, document: Document) -> Bench:
     """The bench of a file. Raises InputError."""
     from lab.world.world import World
 
-    return World(scenario_of(form, document))
+    return World(scenario_of(form, document), partial(jobs_of, form, document))
 
 
 def scenario_of(form: WorldForm, document: Document) -> WorldScenario:
-    """The world of a file before it begins. Raises InputError."""
+    """The world of a file before it begins, with the jobs of seed 0. Raises InputError."""
     place = document.placing
     document.check_settings(form.policy, "policy")
     for index, policy in enumerate(form.policies):
@@ -231,10 +244,6 @@ def scenario_of(form: WorldForm, document: Document) -> WorldScenario:
     models = _models(form, document)
     fleet = fleet_of(form, document)
     traffic = _all_traffic(form, document)
-    jobs = tuple(each.made(JobEntry) for each in form.jobs)
-    for index, stream in enumerate(form.job_streams):
-        with place("job_streams", index):
-            jobs += stream_entries(stream, ("job_streams", index), form.span, document)
     faults = []
     for index, fault in enumerate(form.faults):
         with place("faults", index):
@@ -247,7 +256,7 @@ def scenario_of(form: WorldForm, document: Document) -> WorldScenario:
             models=models,
             projects=_projects(form),
             traffic=traffic,
-            jobs=jobs,
+            jobs=jobs_of(form, document, 0),
             tasks=tuple(each.made(TaskEntry) for each in form.tasks),
             policy_changes=tuple(each.made(PolicyChange) for each in form.policy_changes),
             faults=tuple(faults),

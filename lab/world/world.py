@@ -21,7 +21,7 @@ from lab.world.ports import InProcessRunner, StateMemory, WorldActuator, WorldCl
 from lab.world.profiling import known_truth, profiles_of
 from lab.world.requests import Requests
 from lab.world.run import Run, job_outcome
-from lab.world.scenario import FaultKind, Level, ScenarioFault, WorldScenario
+from lab.world.scenario import FaultKind, JobEntry, Level, ScenarioFault, WorldScenario
 from lab.world.state import Kernel, Priority, ServiceLane, State, TargetByDevice, Work, WorldDevice, WorldNode, may_swap
 from lab.world.truth import mig_truth
 from solvers.control import controllers
@@ -133,6 +133,8 @@ DEADLINE_S = 600.0
 @dataclass(frozen=True, slots=True)
 class World:
     scenario: WorldScenario
+    jobs_of: Callable[[int], tuple[JobEntry, ...]] | None = None
+    """By the seed of a run; None: the scenario's."""
 
     @property
     def about(self) -> About:
@@ -148,6 +150,7 @@ class World:
         changes = self.scenario.policy_changes
         scenario = replace(
             self.scenario,
+            jobs=self.scenario.jobs if self.jobs_of is None else self.jobs_of(seed),
             policies=tuple(map(_counted, self.scenario.policies)),
             policy_changes=tuple(replace(each, policies=tuple(map(_counted, each.policies))) for each in changes),
         )

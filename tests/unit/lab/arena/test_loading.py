@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from lab.arena import loading
+from lab.arena.contenders import PlannersOf, entry_of
 from lab.arena.loading import KINDS, Document, form_of, parse, read
 from lab.arena.worlds import FORM, scenario_of
 from lab.world.arrivals import Bursts, Daily, RateCourse, Replayed, Source, Steady, rate_path
 from lab.world.scenario import Closed, FaultKind, Level, Open, Saturating, WorldScenario
+from lab.world.world import World
 from solvers.domain.device import PowerScope, PriceKind
 from solvers.errors import InputError
 
@@ -242,6 +244,19 @@ def test_job_streams_are_drawn_once_for_all_runs() -> None:
     assert all(0.0 <= entry.at_s < 600.0 for entry in one.jobs)
     assert (one.faults[0].kind, one.faults[0].factor, one.level) == (FaultKind.POWER_LIMIT, 0.7, Level.FLUID)
     assert {model.name for model in one.models} == {"resnet18", "resnet50", "vgg16"}
+
+
+@pytest.mark.parametrize(("seed", "others"), [(7, False), ("run", True)])
+def test_a_stream_has_jobs_of_its_own_seed_or_of_the_runs(tmp_path: Path, seed: int | str, others: bool) -> None:
+    streams = JOBS.format(f"seed: {seed}\n    jobs_per_h: 600\n    iterations_median: 1000")
+    file = tmp_path / "f.yaml"
+    file.write_text(BASE + streams, encoding="utf-8")
+    world = loading.load(file, None)
+    assert isinstance(world, World)
+    greedy = entry_of("greedy").contender
+    first, again, second = (world.begin(greedy, run, PlannersOf(())).scenario.jobs for run in (1, 1, 2))
+    assert first == again
+    assert (first != second) is others
 
 
 def test_philly_jobs_of_one_gpu_come_from_the_data_folder(tmp_path: Path) -> None:
