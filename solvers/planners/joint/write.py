@@ -132,12 +132,14 @@ def _facts(made: PlannedReplica, usd_per_h: float, replicas: int) -> Iterator[Fa
 
 
 def _governed(seated: Seated, device: int) -> bool:
-    """Whether a device's controller is to seek the clock: under a cap of its own, where everybody can use more."""
-    floor, pattern = seated.seats.floor, seated.seats.patterns[device]
-    if pattern is None or not floor.problem.pools[int(floor.pool_of[device])].capped:
+    """Whether a controller is to seek the clock: under a cap that its board holds, where everybody can use more."""
+    floor, pattern, fleet = seated.seats.floor, seated.seats.patterns[device], seated.reading.fleet
+    pool, board = floor.problem.pools[int(floor.pool_of[device])], fleet.devices[fleet.index[floor.names[device]]]
+    if pattern is None or not pool.capped or board.mig is not None:
         return False
+    lowest_w = seated.reading.snapshot.gpu_types_by_name()[pool.gpu_type].power_limit_w_min
     inside = {floor.problem.workloads[number].id for number in floor.problem.variant_workload[list(pattern.variants)]}
-    return not floor.domains[device] and inside <= seated.reading.open_ended
+    return pool.limit_w >= lowest_w and not floor.domains[device] and inside <= seated.reading.open_ended
 
 
 def _unplaced(seated: Seated, staying: Sequence[Assignment], replicas: Sequence[PlannedReplica]) -> Iterator[Unplaced]:

@@ -121,7 +121,6 @@ class _Base:
         self.group = np.full(len(fleet.devices), -1, dtype=np.int64)
         self.limit_w, self.traits = fleet.limit_w.copy(), list[PoolTraits]()
         capped = {cap.subject: cap.limit_w for cap in snapshot.power_caps if cap.scope is PowerScope.DEVICE}
-        types = snapshot.gpu_types_by_name()
         seen: dict[tuple[object, ...], int] = {}
         for index, device in enumerate(fleet.devices):
             usable = (
@@ -131,7 +130,6 @@ class _Base:
                 and fleet.clients_free[index] > 0
             )
             if device.id in capped and capped[device.id] < self.limit_w[index]:
-                usable = usable and device.mig is None and capped[device.id] >= types[device.gpu_type].power_limit_w_min
                 self.limit_w[index] = capped[device.id]
             if not usable:
                 continue

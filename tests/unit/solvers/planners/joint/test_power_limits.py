@@ -13,6 +13,7 @@ from solvers.domain.plan import Plan
 from solvers.domain.policy import CostBasis
 from solvers.domain.profile import Profile
 from solvers.domain.snapshot import NodeStatus, Snapshot
+from solvers.domain.workload import Slo, SloScope
 from solvers.planners.base import Budget
 from solvers.planners.joint.planner import Joint
 from solvers.planners.joint.reading.formulation import read
@@ -80,6 +81,30 @@ def test_where_no_lower_clock_was_measured_less_is_handed_out() -> None:
     assert 0 < draw_w(plan) <= CAP_W
     assert sum(item.share_pct_sm for item in plan.assignments) < 100
     assert plan.objective.unserved > planned(world(CAP_W, LOW, TOP)).objective.unserved
+
+
+@pytest.mark.parametrize("slo", [builders.slo(200.0), builders.slo(200.0, scope=SloScope.EXECUTION)])
+def test_a_cap_below_the_boards_lowest_limit_is_kept_by_what_is_planned(slo: Slo) -> None:
+    limit_w = 0.9 * V100.power_limit_w_min
+    offered = builders.service("big", rate_rps_declared=50.0, slo=slo)
+    picture = replace(world(limit_w, LOW, TOP), services=(offered,))
+    assert len(read(picture, builders.everything_movable(picture)).problem.pools) == 1
+    plan = planned(picture)
+    assert not plan.unplaced
+    assert draw_w(plan) <= limit_w
+    assert [item.power_limit_w for item in plan.settings] == [V100.power_limit_w_min]
+    # No controller may seek what the board cannot hold.
+    assert all(item.envelope.clock_mhz_sm_min == item.envelope.clock_mhz_sm_max for item in plan.assignments)
+
+
+def test_a_slice_keeps_its_cap_by_what_is_planned() -> None:
+    piece = builders.mig_slice("a", 0, "a100", 3)
+    caps = (PowerCap(scope=PowerScope.DEVICE, subject=piece.id, limit_w=120.0),)
+    picture = builders.snapshot([piece], [builders.service(rate_rps_declared=50.0)], power_caps=caps)
+    assert len(read(picture, builders.everything_movable(picture)).problem.pools) == 1
+    plan = planned(picture)
+    assert [item.device for item in plan.assignments] == [piece.id]
+    assert not plan.unplaced
 
 
 def test_a_pool_knows_whether_its_limit_is_a_plans() -> None:

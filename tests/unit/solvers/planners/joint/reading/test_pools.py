@@ -89,10 +89,10 @@ def test_what_others_draw_is_taken_off() -> None:
     assert [item.limit_w for item in made.caps] == [pytest.approx(200.0 - 30.0)]
 
 
-def test_a_cap_on_a_device_is_its_limit_or_rules_it_out() -> None:
+def test_a_cap_on_a_device_is_its_limit_even_below_the_boards_lowest() -> None:
     caps = (cap(PowerScope.DEVICE, "GPU-a-0", 65.0), cap(PowerScope.DEVICE, "GPU-b-0", 40.0))
     made = of(racked(power_caps=caps))
-    assert sorted((pool.devices, pool.limit_w) for pool in made.pools) == [(1, 65.0), (6, 70.0)]
+    assert sorted((pool.devices, pool.limit_w) for pool in made.pools) == [(1, 40.0), (1, 65.0), (6, 70.0)]
     assert made.caps == ()
 
 
