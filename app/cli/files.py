@@ -62,7 +62,9 @@ class FilesCommand(TyperCommand):
         return list(super().parse_args(ctx, found))
 
 
-def read_measurements(solo: Sequence[str], pairs: Sequence[str], *, skip_bad: bool) -> tuple[list[Sheet], list[Sheet]]:
+def read_measurements(
+    solo: Sequence[str], pairs: Sequence[str], facts: Facts, *, skip_bad: bool
+) -> tuple[list[Sheet], list[Sheet]]:
     """Sheets of models alone and of pairs. Raises CommandError when one has bad rows that may not be skipped."""
     from app.services.profiles.doubts import doubts
     from app.services.profiles.forms import CsvForm, group_samples_of, read_sheet, samples_of
@@ -82,7 +84,7 @@ def read_measurements(solo: Sequence[str], pairs: Sequence[str], *, skip_bad: bo
     alone, together = sheets[: len(solo)], sheets[len(solo) :]
     places = [[f"{file}:{line}" for line in sheet.lines] for (file, _), sheet in zip(files, sheets, strict=True)]
     of_alone, of_pairs = (list(chain.from_iterable(part)) for part in (places[: len(solo)], places[len(solo) :]))
-    found = doubts(samples_of(alone), group_samples_of(together), (of_alone, of_pairs))
+    found = doubts(samples_of(alone), group_samples_of(together), (of_alone, of_pairs), facts)
     for doubt in found[:FAULTS_SHOWN]:
         typer.echo(f"{doubt.place}: doubtful: {doubt.detail}", err=True)
     if found:

@@ -74,8 +74,9 @@ def fit(
     if model not in suites():
         raise InputError(f"there is no performance model {model!r}; known are {', '.join(suites())}")
     check_target(out)
-    alone, together = read_measurements(solo or (), pairs or (), skip_bad=skip_bad)
-    fresh = Suite.fresh(model, _facts(not no_library), seed)
+    facts = _facts(not no_library)
+    alone, together = read_measurements(solo or (), pairs or (), facts, skip_bad=skip_bad)
+    fresh = Suite.fresh(model, facts, seed)
     with arithmetic(f"{model} cannot be fitted to these measurements; are they of one kind and in the right units?"):
         suite = fresh.fit(samples_of(alone), group_samples_of(together) if together else None)
     rows, groups = (sum(len(sheet) for sheet in sheets) for sheets in (alone, together))

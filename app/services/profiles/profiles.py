@@ -29,10 +29,12 @@ from app.store import documents, profiles
 from app.store.engine import Database
 from app.store.pages import PageOrder, StoredPage
 from app.store.profiles import ProfileLine
+from solvers.domain.device import GpuType
 from solvers.domain.ids import ModelName
 from solvers.domain.profile import PairPoint, Profile, ProfileOrigin, ProfilePoint
+from solvers.domain.workload import ModelVariant
 from solvers.errors import FieldError, NotFoundError
-from solvers.models.base import Groups, GroupSamples, Queries, Samples
+from solvers.models.base import Facts, Groups, GroupSamples, Queries, Samples
 
 POINTS_MAX = 100_000
 FAULTS_MAX = 50
@@ -258,7 +260,7 @@ class Profiles:
         with self._database.transaction() as session:
             documents.lock_references(session, exclusive=False)
             known = _KnownNames.of(session)
-            settled = reading(known.clocks_mhz)
+            settled = reading({name: item.clock_mhz_sm_max for name, item in known.facts.gpu_types.items()})
             faults = sorted((*settled.faults, *known.faults(settled.rows)), key=_row)
             bad = {fault.pointer.rpartition("/")[0] or fault.pointer for fault in faults}
             good = [row.item for row in settled.rows if row.place not in bad]
@@ -269,7 +271,7 @@ class Profiles:
             if not points and not pairs:
                 nothing = Fault(pointer="", code="count-out-of-range", detail="there is no point in it")
                 raise FieldsError((*faults[: FAULTS_MAX - 1], nothing))
-            doubtful = _doubts([row for row in settled.rows if row.place not in bad], session)
+            doubtful = _doubts([row for row in settled.rows if row.place not in bad], session, known.facts)
             written = profiles.put_points(session, points) + profiles.put_pairs(session, pairs)
             touched = {(name, item.gpu_type) for item in good for name in models_of(item)}
             for model, gpu_type in sorted(touched):
@@ -293,7 +295,7 @@ class Profiles:
             deed.note(session, "profile.deleted", f"profiles/{model}/{gpu_type}", {})
 
 
-def _doubts(rows: Sequence[Placed], session: Session) -> list[Fault]:
+def _doubts(rows: Sequence[Placed], session: Session, facts: Facts) -> list[Fault]:
     """What is strange about rows; pairs are held against what is stored of their members alone, too."""
     points = [(row.place, row.item) for row in rows if isinstance(row.item, ProfilePoint)]
     pairs = [(row.place, row.item) for row in rows if isinstance(row.item, PairPoint)]
@@ -302,7 +304,7 @@ def _doubts(rows: Sequence[Placed], session: Session) -> list[Fault]:
             points += [("", point) for point in profiles.get(session, *key).points]
     points = [(place, point) for place, point in points if not point.neighbours]
     samples, groups = samples_of([point for _, point in points]), groups_of([pair for _, pair in pairs])
-    found = doubts(samples, groups, ([place for place, _ in points], [place for place, _ in pairs]))
+    found = doubts(samples, groups, ([place for place, _ in points], [place for place, _ in pairs]), facts)
     return [Fault(pointer=each.place, code="value-doubtful", detail=each.detail) for each in found if each.place]
 
 
@@ -339,14 +341,15 @@ def _column(cells: Iterable[float | None]) -> np.ndarray[tuple[int], np.dtype[np
 
 @dataclass(frozen=True, slots=True)
 class _KnownNames:
-    models: frozenset[str]
-    clocks_mhz: dict[str, int]
+    facts: Facts
 
     @staticmethod
     def of(session: Session) -> _KnownNames:
-        models = frozenset(documents.by_name(session, kinds.MODEL, "name"))
-        types = documents.all_specs(session, kinds.GPU_TYPE)
-        return _KnownNames(models, {stored.key[0]: int(stored.spec["clocks_mhz_sm"][-1]) for stored in types})
+        gpu_types = documents.values(session, kinds.GPU_TYPE, GpuType)
+        models = documents.values(session, kinds.MODEL, ModelVariant)
+        return _KnownNames(
+            Facts(gpu_types={item.name: item for item in gpu_types}, models={item.name: item for item in models})
+        )
 
     def faults(self, rows: Iterable[Placed]) -> Iterator[Fault]:
         """Names that are not known, in the order of the rows."""
@@ -355,8 +358,8 @@ class _KnownNames:
                 yield from self._unknown(row.place, field, getattr(row.item, field))
 
     def _unknown(self, place: str, field: str, name: str) -> Iterator[Fault]:
-        known, word = (self.clocks_mhz, "GPU type") if field == "gpu_type" else (self.models, "model")
-        if name not in known:
+        word = "GPU type" if field == "gpu_type" else "model"
+        if name not in (self.facts.gpu_types if field == "gpu_type" else self.facts.models):
             detail = f"there is no {word} {name}; declare it first"
             yield Fault(pointer=f"{place}/{field}", code="reference-unknown", detail=detail)
 

@@ -119,6 +119,10 @@ def test_what_is_strange_is_told_and_stored(world: World) -> None:
     assert pair.json()["doubtful"][0] == {
         "pointer": "row:2", "code": "value-doubtful", "detail": "1.1 ms beside a neighbour, 40 ms alone"
     }  # fmt: skip
+    units = sent(world, SOLO, "resnet50,t4,4,50,,18,,90000,949944320,,", "resnet50,t4,8,50,,40,,70000,0.9,,")
+    assert [(doubt["pointer"], doubt["detail"].partition(";")[2]) for doubt in units.json()["doubtful"]] == [
+        ("row:2", " are these bytes or KiB?"), ("row:3", " are these milliwatts?")
+    ]  # fmt: skip
     assert world.call("GET", "/v1/profiles").json()["items"][0]["points"] == 2
     assert sent(world, SOLO, *grid()).json()["doubtful"] == []
 

@@ -212,6 +212,26 @@ def test_doubtful_rows_are_told_and_learned_from(
     assert out.exists()
 
 
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ("alexnet,Tesla V100,8,50,15,,949944320", "memory_mib 949944320 where a GPU has 32768 MiB; are these bytes or"),
+        ("alexnet,v100,8,50,15,90000,", "power_w 90000 where a GPU takes 300 W; are these milliwatts?"),
+        ("AlexNet,v100,8,50,15,60,0.9", "memory_mib 0.9 where the weights take 233.1 MiB; are these GiB?"),
+        ("bert-large,card,8,50,15,60,3", "memory_mib 3 where the weights take 1278.3 MiB; are these GiB?"),
+        ("a,card,8,50,15,,949944320", "memory_mib 949944320 where a GPU has 1048576 MiB; are these bytes"),
+        ("a,card,8,50,15,90000,", "power_w 90000 where a GPU takes 3000 W; are these milliwatts?"),
+    ],
+)
+def test_memory_and_power_in_other_units_are_told(headroom: Headroom, tmp_path: Path, row: str, words: str) -> None:
+    header = "model,gpu_type,batch,share_pct_sm,latency_ms,power_w,memory_mib"
+    usual = ("alexnet,v100,1,50,5,310,240", "alexnet,v100,2,50,5,0,32768", "a,card,1,50,5,1400,0.9")
+    file, out = written(tmp_path / "s.csv", header, *usual, row), tmp_path / "m.json"
+    said = headroom("fit", "--solo", str(file), "--model", "constant", "--out", str(out))
+    assert (said.status, said.err.count("doubtful: ")) == (Exit.OK, 1)
+    assert said.err.startswith(f"{file}:5: doubtful: {words}")
+
+
 def test_what_is_usual_is_no_doubt(headroom: Headroom, solo: Path, pairs: Path, tmp_path: Path) -> None:
     usual = written(
         tmp_path / "s.csv", SOLO_TOLD, "a,t4,4,50,18,", "a,t4,4,50,25,400", "a,t4,8,50,,300", "a,t4,8,50,30,"
