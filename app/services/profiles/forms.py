@@ -163,6 +163,8 @@ _PAIRS = _FormColumns(
     measured={"latency_ms_a": _LATENCY, "latency_ms_b": _LATENCY},
 )
 _MARKS = (("semicolons", ";"), ("tabs", "\t"))
+POINTS_COLUMN = "latency_ms_mean"
+"""Points as they are stored have it, and no form has."""
 SOLO_COLUMNS = _SOLO.all()
 PAIR_COLUMNS = (
     "gpu_type", "model_a", "batch_a", "share_pct_a", "model_b", "batch_b", "share_pct_b", *_PAIRS.measured,
@@ -206,7 +208,7 @@ def form_of(header: Sequence[str]) -> CsvForm | None:
     present = set(header)
     if "model_a" in present or "model_b" in present:
         return CsvForm.PAIRS if present & set(_PAIRS.measured) else CsvForm.PAIR_QUERIES
-    if "model" in present and "latency_ms_mean" not in present:
+    if "model" in present and POINTS_COLUMN not in present:
         return CsvForm.SOLO if present & set(_SOLO.measured) else CsvForm.SOLO_QUERIES
     return None
 
@@ -225,14 +227,14 @@ def read_sheet(body: bytes, *, questions: bool = False) -> Sheet:
 
     Raises SheetError when the text as a whole cannot be read; single bad rows are in the sheet's `faults`.
     """
-    header, rows, lines, faults = _split(_text(body))
+    header, rows, lines, faults = split(body)
     form = form_of(header)
     if form is None:
         between = next((f"; cells stand between commas, not {word}" for word, mark in _MARKS if mark in header[0]), "")
         known = f"{', '.join(SOLO_COLUMNS[:4])} (one model alone) or {', '.join(PAIR_COLUMNS[:7])} (two on one device)"
         raise SheetError(1, "", f"this header is of no form known here; needed are the columns {known}{between}")
     columns = _PAIRS if form.is_pairs else _SOLO
-    _check_header(header, columns)
+    check_header(header, columns.all(), (*columns.names, *columns.numbers))
     if questions:
         form = CsvForm.PAIR_QUERIES if form.is_pairs else CsvForm.SOLO_QUERIES
     by_name = dict(zip(header, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(header, ())
@@ -311,9 +313,9 @@ def _text(body: bytes) -> str:
         raise SheetError(line, "", "this is not UTF-8 text") from None
 
 
-def _split(text: str) -> tuple[tuple[str, ...], list[list[str]], Whole, list[CellFault]]:
-    """Header, rows of the header's width with their lines, and the rows of another width as faults."""
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+def split(body: bytes) -> tuple[tuple[str, ...], list[list[str]], Whole, list[CellFault]]:
+    """Header, rows of its width with their lines, and the rows of another width as faults. Raises SheetError."""
+    reader = csv.reader(io.StringIO(_text(body), newline=""), strict=True)
     rows: list[list[str]] = []
     lines: list[int] = []
     faults: list[CellFault] = []
@@ -336,14 +338,14 @@ def _split(text: str) -> tuple[tuple[str, ...], list[list[str]], Whole, list[Cel
     return header, rows, np.array(lines, dtype=np.int64), faults
 
 
-def _check_header(header: tuple[str, ...], columns: _FormColumns) -> None:
-    known = columns.all()
+def check_header(header: Sequence[str], known: Sequence[str], needed: Sequence[str]) -> None:
+    """Raises SheetError for a column that is not known, stands twice, or is missing."""
     for name in header:
         if name not in known:
             raise SheetError(1, name[:60], f"unknown column; known are {', '.join(known)}")
         if header.count(name) > 1:
             raise SheetError(1, name, "the column stands twice")
-    for name in (*columns.names, *columns.numbers):
+    for name in needed:
         if name not in header:
             raise SheetError(1, name, "the column is missing")
 

@@ -7,8 +7,6 @@ the GPU type's highest. Each fault points to its row and column; names are check
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -24,7 +22,18 @@ from app.errors import Fault, FieldsError
 from app.records import record, record_of
 from app.services.declared.tokens import Deed
 from app.services.profiles.doubts import doubts
-from app.services.profiles.forms import CsvForm, Sheet, SheetError, form_of, header_of, read_sheet
+from app.services.profiles.forms import (
+    POINTS_COLUMN,
+    CellFault,
+    CsvForm,
+    Sheet,
+    SheetError,
+    check_header,
+    form_of,
+    header_of,
+    read_sheet,
+    split,
+)
 from app.store import documents, profiles
 from app.store.engine import Database
 from app.store.pages import PageOrder, StoredPage
@@ -87,11 +96,11 @@ def read_list(points: Sequence[ProfilePoint]) -> Reading:
 
 def read_csv(body: bytes) -> Reading:
     """Rows of any CSV of measurements. Raises FieldsError when the text as a whole cannot be read."""
-    form = form_of(header_of(body))
-    if form is None:
-        found = _of_fields(body)
-        return lambda _: found
+    header = header_of(body)
     try:
+        if form_of(header) is None and POINTS_COLUMN in header:
+            found = _of_fields(body)
+            return lambda _: found
         sheet = read_sheet(body)
     except SheetError as error:
         fault = error.fault
@@ -104,16 +113,14 @@ def read_csv(body: bytes) -> Reading:
 
 def _of_sheet(sheet: Sheet, clocks_mhz: Mapping[str, int]) -> ReadPoints:
     made = _pair if sheet.form is CsvForm.PAIRS else partial(_solo, clocks_mhz)
-    faults = (
-        Fault(pointer=_place(item.line, item.column), code="value-invalid", detail=item.detail) for item in sheet.faults
-    )
-    return _collected(_rows(sheet), made, faults)
+    return _collected(_rows(sheet), made, sheet.faults)
 
 
 def _collected(
-    rows: Iterable[tuple[str, Row]], made: Callable[[Row], Point], faults: Iterable[Fault] = ()
+    rows: Iterable[tuple[str, Row]], made: Callable[[Row], Point], faults: Iterable[CellFault]
 ) -> ReadPoints:
-    found, wrong = [], list(faults)
+    found: list[Placed] = []
+    wrong = [Fault(pointer=_place(each.line, each.column), code="value-invalid", detail=each.detail) for each in faults]
     for place, row in rows:
         try:
             found.append(Placed(place=place, item=made(row)))
@@ -165,37 +172,13 @@ def _place(line: int, column: str) -> str:
 
 
 def _of_fields(body: bytes) -> ReadPoints:
-    try:
-        text = body.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise FieldsError.of("", "the text is not UTF-8", "request-malformed") from None
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    try:
-        header = _header(next(reader, []))
-        rows = ((f"row:{reader.line_num}", cells) for cells in reader if cells)
-        return _collected(rows, partial(_point, header))
-    except csv.Error as error:
-        told = f"this is no CSV: {error}"
-        raise FieldsError.of(f"row:{reader.line_num}", told, "request-malformed") from None
+    header, rows, lines, faults = split(body)
+    check_header(header, _COLUMNS, _REQUIRED)
+    placed_rows = ((f"row:{line}", cells) for line, cells in zip(lines.tolist(), rows, strict=True))
+    return _collected(placed_rows, partial(_point, header), faults)
 
 
-def _header(cells: list[str]) -> list[str]:
-    names = [cell.strip() for cell in cells]
-    unknown = [name for name in names if name not in _COLUMNS]
-    missing = [name for name in _REQUIRED if name not in names]
-    if unknown:
-        known = ", ".join(_COLUMNS)
-        raise FieldsError.of("row:1", f"unknown column {unknown[0][:60]!r}; known are {known}", "unknown-field")
-    if missing:
-        raise FieldsError.of("row:1", f"missing columns: {', '.join(missing)}", "missing")
-    if len(set(names)) != len(names):
-        raise FieldsError.of("row:1", "a column stands twice", "key-repeated")
-    return names
-
-
-def _point(header: list[str], cells: list[str]) -> ProfilePoint:
-    if len(cells) != len(header):
-        raise FieldError("", f"{len(cells)} cells under {len(header)} columns")
+def _point(header: Sequence[str], cells: list[str]) -> ProfilePoint:
     arguments: dict[str, Any] = {}
     for column, cell in zip(header, cells, strict=True):
         if cell.strip() or column in _REQUIRED:

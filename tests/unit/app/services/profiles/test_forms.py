@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from app.errors import FieldsError
 from app.services.profiles.forms import (
     PAIR_COLUMNS,
     SOLO_COLUMNS,
@@ -18,6 +19,7 @@ from app.services.profiles.forms import (
     samples_of,
     written,
 )
+from app.services.profiles.profiles import read_csv
 
 SOLO = ",".join(SOLO_COLUMNS)
 PAIRS = ",".join(PAIR_COLUMNS)
@@ -143,27 +145,59 @@ def test_a_fault_reads_as_file_line_column() -> None:
     assert CellFault(17, "", "too short").sentence("F") == "F:17: too short"
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "column", "words"),
-    [
-        ("", 1, "", "empty"),
-        ("\n\nmodel,gpu_type\n", 1, "", "empty"),
-        ("a,b\n1,2\n", 1, "", "no form known"),
-        ("model;gpu_type;batch;share_pct_sm\n", 1, "", "between commas, not semicolons"),
-        ("model\tgpu_type\tbatch\tshare_pct_sm\n", 1, "", "between commas, not tabs"),
-        ("model,gpu_type,batch\n", 1, "share_pct_sm", "missing"),
-        ("Model,gpu_type,batch,share_pct_sm\n", 1, "", "no form known"),
-        ("model,gpu_type,batch,share_pct_sm,clock\n", 1, "clock", "unknown column"),
-        ("model,gpu_type,batch,share_pct_sm,batch\n", 1, "batch", "twice"),
-        ('model,gpu_type,batch,share_pct_sm\na,b,1,"5\n', 2, "", "no CSV"),
-    ],
-)
+NO_SHEETS = [
+    ("", 1, "", "empty"),
+    ("\n\nmodel,gpu_type\n", 1, "", "empty"),
+    ("a,b\n1,2\n", 1, "", "no form known"),
+    ("model;gpu_type;batch;share_pct_sm\n", 1, "", "between commas, not semicolons"),
+    ("model\tgpu_type\tbatch\tshare_pct_sm\n", 1, "", "between commas, not tabs"),
+    ("model,gpu_type,batch\n", 1, "share_pct_sm", "missing"),
+    ("Model,gpu_type,batch,share_pct_sm\n", 1, "", "no form known"),
+    ("model,gpu_type,batch,share_pct_sm,clock\n", 1, "clock", "unknown column"),
+    ("model,gpu_type,batch,share_pct_sm,batch\n", 1, "batch", "twice"),
+    ('model,gpu_type,batch,share_pct_sm\na,b,1,"5\n', 2, "", "no CSV"),
+]
+
+
+@pytest.mark.parametrize(("text", "line", "column", "words"), NO_SHEETS)
 def test_a_text_that_is_no_sheet_is_refused(text: str, line: int, column: str, words: str) -> None:
     with pytest.raises(SheetError) as refused:
         read_sheet(text.encode())
     fault = refused.value.fault
     assert (fault.line, fault.column) == (line, column)
     assert words in fault.detail
+
+
+POINTS = "model,gpu_type,batch,share_pct_sm,clock_mhz_sm,latency_ms_mean"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column", "words"),
+    [
+        *NO_SHEETS,
+        (f"{POINTS.replace(',', ';')}\n", 1, "", "between commas, not semicolons"),
+        (f"{POINTS},clock\n", 1, "clock", "unknown column; known are model"),
+        (f"{POINTS},batch\n", 1, "batch", "twice"),
+        (POINTS.replace("batch,", ""), 1, "batch", "missing"),
+        (f'{POINTS}\na,b,1,"5\n', 2, "", "no CSV"),
+    ],
+)
+def test_an_import_refuses_a_text_in_the_same_words(text: str, line: int, column: str, words: str) -> None:
+    with pytest.raises(FieldsError) as refused:
+        read_csv(text.encode())
+    (fault,) = refused.value.faults
+    assert fault.pointer == f"row:{line}" + (f"/{column}" if column else "")
+    assert words in fault.detail
+
+
+def test_rows_of_points_are_named_by_line_and_column() -> None:
+    rows = ("a,t4,1,50,1590,1.5", "", ",,,,,", "a,t4,1,50", "a,t4,x,50,1590,1")
+    found = read_csv("\n".join((POINTS, *rows)).encode())({})
+    assert [(fault.pointer, fault.detail) for fault in found.faults] == [
+        ("row:5", "4 cells under 6 columns"),
+        ("row:6/batch", "'x' does not fit here"),
+    ]
+    assert [row.place for row in found.rows] == ["row:2"]
 
 
 def test_bytes_that_are_no_text_are_named_by_line() -> None:
