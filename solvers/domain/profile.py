@@ -13,7 +13,7 @@ from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.value import NAME, NOT_NEGATIVE, POSITIVE, TEXT, check_range, rising, value, within
 from solvers.errors import FieldError
 
-BATCH_MAX = 65536
+BATCH_MAX = 1_048_576
 SHARE_PCT_MIN = 0.01
 CLOCK_MHZ_MIN, CLOCK_MHZ_MAX = 1.0, 100_000.0
 LATENCY_MS_MIN, LATENCY_MS_MAX = 1e-6, 1e9

@@ -16,7 +16,7 @@ from solvers.verify.bounds import Execution, capacity_rps, execution, keeps_prom
 from solvers.verify.picture import Picture, about, fatal, promise, shortage, warning
 from solvers.verify.tokens import check_tokens, token_memory_mib, token_service, tokens_rps
 
-BATCH_MAX = 65536
+BATCH_MAX = 1_048_576
 
 
 def check_promises(picture: Picture) -> Iterator[Finding]:

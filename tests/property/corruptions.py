@@ -297,7 +297,7 @@ CORRUPTIONS: dict[FindingCode, tuple[Corruption, ...]] = {
     ),
     FindingCode.BATCH_INVALID: (
         lambda world, plan, item: (world, with_assignment(plan, item, batch=0)),
-        lambda world, plan, item: (world, with_assignment(plan, item, batch=70_000)),
+        lambda world, plan, item: (world, with_assignment(plan, item, batch=2_000_000)),
     ),
     FindingCode.CLIENTS_EXCEEDED: (lambda world, plan, item: (world, beside(world, plan, item, 8)),),
     FindingCode.CLOCK_UNSUPPORTED: (

@@ -45,7 +45,7 @@ class NumberRule:
         if number < self.low:
             return f"{number:.12g} must be at least {self.low:g}"
         if number > self.high:
-            return f"{number:.12g} must be at most {self.high:g}"
+            return f"{number:.12g} must be at most {self.high:.7g}"
         if self.whole and number != math.floor(number):
             return f"{number:.12g} must be a whole number"
         return None

@@ -22,6 +22,7 @@ from enum import StrEnum
 from statistics import median
 from typing import Annotated
 
+from solvers.domain.profile import BATCH_MAX
 from solvers.domain.value import NAME, NOT_NEGATIVE, POSITIVE, value, within
 
 STEPS_PER_OCTAVE = 2
@@ -34,7 +35,7 @@ class Neighbour:
     """Another replica on the same device. `busy` is the part of the time in which it executed."""
 
     model: Annotated[str, NAME]
-    batch: Annotated[float, within(1.0, 65536.0)]
+    batch: Annotated[float, within(1, BATCH_MAX)]
     share_pct_sm: Annotated[int, within(1, 100)]
     busy: Annotated[float, within(0.0, 1.0)] = 1.0
 
@@ -59,7 +60,7 @@ class Outcome:
 
     model: Annotated[str, NAME]
     gpu_type: Annotated[str, NAME]
-    batch: Annotated[float, within(1.0, 65536.0)]
+    batch: Annotated[float, within(1, BATCH_MAX)]
     share_pct_sm: Annotated[int, within(1, 100)]
     clock_mhz_sm: Annotated[float, POSITIVE]
     latency_ms: Annotated[float, POSITIVE]

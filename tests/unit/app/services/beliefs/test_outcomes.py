@@ -64,7 +64,7 @@ def test_executions_of_services_become_outcomes_and_those_of_llms_do_not() -> No
 
 @pytest.mark.parametrize(
     "odd",
-    [{"batch_mean": 1e6}, {"executed_ms": 1e-9}, {"executed_ms": 1e12}, {"batch": 70_000, "executions": 0.0}],
+    [{"batch_mean": 1e7}, {"executed_ms": 1e-9}, {"executed_ms": 1e12}, {"batch": 2_000_000, "executions": 0.0}],
     ids=["batch", "no time", "ages", "limit"],
 )
 def test_numbers_that_no_process_has_teach_nothing_of_its_device_and_stop_no_other(odd: dict[str, Any]) -> None:

@@ -20,9 +20,11 @@ from app.services.profiles.forms import (
     written,
 )
 from app.services.profiles.profiles import read_csv
+from solvers.domain.profile import BATCH_MAX
 
 SOLO = ",".join(SOLO_COLUMNS)
 PAIRS = ",".join(PAIR_COLUMNS)
+POINTS = "model,gpu_type,batch,share_pct_sm,clock_mhz_sm,latency_ms_mean"
 
 
 def sheet_of(*lines: str, questions: bool = False) -> Sheet:
@@ -91,6 +93,7 @@ def test_order_of_columns_byte_order_mark_and_line_ends_do_not_matter() -> None:
     [
         ("a,T4,x,50,,1,,,,,", "batch", "'x' is not a number"),
         ("a,T4,0,50,,1,,,,,", "batch", "0 must be at least 1"),
+        ("a,T4,1048577,50,,1,,,,,", "batch", "1048577 must be at most 1048576"),
         ("a,T4,1.5,50,,1,,,,,", "batch", "whole number"),
         ("a,T4,,50,,1,,,,,", "batch", "a number must stand here"),
         ("a,T4,1,120,,1,,,,,", "share_pct_sm", "120 must be at most 100"),
@@ -140,6 +143,14 @@ def test_every_fault_of_every_row_is_named_in_order() -> None:
     assert len(found) == 0
 
 
+def test_batches_of_recommenders_are_taken() -> None:
+    rows = [f"dlrm,t4,{batch},50,1590,1.5" for batch in (131_072, BATCH_MAX)]
+    points = read_csv("\n".join((POINTS, *rows)).encode())({})
+    assert (points.faults, len(points.rows)) == ((), 2)
+    solo = sheet_of(SOLO, "dlrm,T4,131072,50,,1,,,,,", f"dlrm,T4,{BATCH_MAX},50,,1,,,,,")
+    assert (solo.faults, solo.numbers["batch"].tolist()) == ((), [131_072, 1_048_576])
+
+
 def test_a_fault_reads_as_file_line_column() -> None:
     assert CellFault(17, "share_pct_sm", "too much").sentence("F") == "F:17: share_pct_sm: too much"
     assert CellFault(17, "", "too short").sentence("F") == "F:17: too short"
@@ -166,9 +177,6 @@ def test_a_text_that_is_no_sheet_is_refused(text: str, line: int, column: str, w
     fault = refused.value.fault
     assert (fault.line, fault.column) == (line, column)
     assert words in fault.detail
-
-
-POINTS = "model,gpu_type,batch,share_pct_sm,clock_mhz_sm,latency_ms_mean"
 
 
 @pytest.mark.parametrize(
