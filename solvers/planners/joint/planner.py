@@ -296,15 +296,13 @@ def seats_of(attempt: Attempt, found: Found) -> Seats:
     part, slight_usd = policy.gain_pct_min / 100, SHORT_LEAST * attempt.reading.problem.dearest_usd
     worth = [
         (
-            round(item.unserved(), 3),
+            0.0 if attempt.reading.standing_patterns else round(item.unserved(), 3),
             item.worth(policy.launch_usd_per_s, part)
             + breaks_usd(item, period_s)
             + slight_usd * sum(item.short_rps(number) > 0 for number in range(len(item.replicas))),
         )
         for item in seated
     ]
-    if attempt.reading.standing_patterns:
-        worth = [(0.0, usd) for _, usd in worth]
     return seated[worth.index(min(worth))]
 
 
@@ -347,7 +345,7 @@ class Rivals:
 
 def rivals_of(attempt: Attempt, seats: Seats, found: Found) -> Rivals:
     """All contenders with their bounds, and the one to propose."""
-    own, request = SPEC.name, attempt.request
+    own, request, standing = SPEC.name, attempt.request, attempt.reading.standing_patterns
     plans = {} if attempt.first is None else {attempt.first_by: attempt.first}
     pursuing = pursues(attempt.reading)
     plans[own], to = attempt.written(seats), seats
@@ -357,6 +355,8 @@ def rivals_of(attempt: Attempt, seats: Seats, found: Found) -> Rivals:
     interrupted: Mapping[str, float] = {}
     if pursuing:
         plans, interrupted = _pursued(attempt, seats, found.solved.found, plans)
+    elif STANDING not in plans and standing and not attempt.hurried and plans[own].objective.unserved > DUST:
+        plans[STANDING] = attempt.written(seat(attempt.floor, layout_of(standing), attempt.terms))
     plans = {name: bounded(found, item) for name, item in plans.items()}
     parts = [interrupted.get(name, 0.0) for name in plans]
     chosen = tuple(plans)[better(request.snapshot, request.movable, tuple(plans.values()), parts)]

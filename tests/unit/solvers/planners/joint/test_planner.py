@@ -19,6 +19,7 @@ from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import Affinity, WorkloadKind
 from solvers.engines.deadline import Deadline
 from solvers.errors import EngineError
+from solvers.models.worth import worth_of
 from solvers.planners import registry
 from solvers.planners.base import Budget, PlanRequest
 from solvers.planners.joint import certificate, change
@@ -102,6 +103,16 @@ def test_jobs_that_nothing_was_measured_beside_part_all_of_a_device(jobs: int, s
         profiles=(),
     )
     assert sorted(item.share_pct_sm for item in plan_of(picture).assignments) == shares
+
+
+def test_who_is_short_is_served_no_less_than_by_what_stands() -> None:
+    wide = builders.service("wide", priority=100, affinity=Affinity(failure_domains_min=2))
+    picture = builders.snapshot((builders.device("a", 0, "v100"),), tasks=(builders.task("big", 1500.0),))
+    before = plan_of(picture)
+    target = Target(generation=Generation(1), assignments=before.assignments, settings=before.settings)
+    after = replace(picture, services=(wide,), target=target)
+    stands = worth_of(after, builders.request(after).movable, target.assignments, target.settings)
+    assert plan_of(after).objective.unserved <= stands.objective.unserved
 
 
 def first_only(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layout:
