@@ -16,7 +16,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -72,7 +72,7 @@ def read_measurements(
     files = [*((file, CsvForm.SOLO) for file in solo), *((file, CsvForm.PAIRS) for file in pairs)]
     if sum(file == STANDARD for file, _ in files) > 1:
         raise InputError("standard input can be read once only")
-    sheets = [_readable(file, read_sheet) for file, _ in files]
+    sheets = [_readable(file, read_sheet, facts) for file, _ in files]
     for (file, wanted), sheet in zip(files, sheets, strict=True):
         if sheet.form is not wanted:
             hint = {CsvForm.PAIRS: "; give it with --pairs", CsvForm.SOLO: "; give it with --solo"}
@@ -92,11 +92,11 @@ def read_measurements(
     return alone, together
 
 
-def read_questions(file: str, *, skip_bad: bool) -> Sheet:
+def read_questions(file: str, facts: Facts, *, skip_bad: bool) -> Sheet:
     """Questions of either form. Raises CommandError when there are bad rows that may not be skipped."""
     from app.services.profiles.forms import read_sheet
 
-    sheet = _readable(file, lambda body: read_sheet(body, questions=True))
+    sheet = _readable(file, lambda body: read_sheet(body, questions=True), facts)
     refuse_faults([file], [sheet], skip_bad=skip_bad)
     return sheet
 
@@ -196,7 +196,7 @@ class StrangeFileError(InputError):
     """A file is of another kind than was asked for; it must not be written over."""
 
 
-MODEL = Seal(what="headroom performance model", form=2, name="model file", maker="fit")
+MODEL = Seal(what="headroom performance model", form=3, name="model file", maker="fit")
 
 
 def write_model(file: str, suite: Suite, **about: bool | int) -> None:
@@ -253,13 +253,18 @@ def read_bytes(file: str) -> bytes:
         raise InputError(f"{file}: {error.strerror or error}") from None
 
 
-def _readable(file: str, read: Callable[[bytes], Sheet]) -> Sheet:
+def _readable(file: str, read: Callable[[bytes], Sheet], facts: Facts) -> Sheet:
+    """A sheet, in which every name of a known GPU type is the catalogue's. Raises InputError."""
     from app.services.profiles.forms import SheetError
+    from solvers.models.library import gpu_key
 
     try:
-        return read(read_bytes(file))
+        sheet = read(read_bytes(file))
     except SheetError as error:
         raise InputError(error.fault.sentence(file)) from None
+    catalogue = {gpu_key(name): name for name in facts.gpu_types}
+    gpu_types = [catalogue.get(gpu_key(name), name) for name in sheet.names["gpu_type"]]
+    return replace(sheet, names={**sheet.names, "gpu_type": gpu_types})
 
 
 def read_plain(file: str) -> Any:

@@ -98,7 +98,7 @@ def predict(
 
     check_target(out)
     suite = read_model(model, _facts)
-    sheet = read_questions(queries, skip_bad=skip_bad)
+    sheet = read_questions(queries, _facts(False), skip_bad=skip_bad)
     with arithmetic(f"{model} cannot answer these questions"):
         answers = answers_to(sheet, suite)
     write_text(out, written(sheet, answers))

@@ -101,6 +101,28 @@ def test_answers_come_row_by_row_behind_the_questions(headroom: Headroom, fitted
         assert (row["origin"], row["support"]) == ("measured", "true")
 
 
+def test_names_of_one_gpu_type_are_one_curve(headroom: Headroom, tmp_path: Path) -> None:
+    names = ("NVIDIA A100-SXM4-80GB", "a100", "A100 80GB", "a100-80gb")
+    rows = [
+        f"alpha,{names[place % 3]},{batch},{share},{latency_ms}"
+        for place, ((model, batch, share), latency_ms) in enumerate(LATENCIES_MS.items())
+        if model == "alpha"
+    ]
+    file = written(tmp_path / "s.csv", "model,gpu_type,batch,share_pct_sm,latency_ms", *rows)
+    beside = [f"{name},alpha,4,40,alpha,4,40,{1.2 * LATENCIES_MS['alpha', 4, 40]}," for name in names[:2]]
+    pairs = written(tmp_path / "p.csv", PAIRS, *beside)
+    model = str(tmp_path / "m.json")
+    said = headroom("fit", "--solo", str(file), "--pairs", str(pairs), "--model", "constant", "--out", model)
+    assert (said.status, said.err.count("\n")) == (Exit.OK, 1)
+    questions = [f"alpha,{name},{batch},{share}" for name in names for batch, share in ((1, 20), (16, 80))]
+    asked = written(tmp_path / "q.csv", "model,gpu_type,batch,share_pct_sm", *questions, "alpha,a100-40gb,1,20")
+    *found, other = table(headroom("predict", "--model", model, "--queries", str(asked)).out)
+    assert [row["gpu_type"] for row in found] == [name for name in names for _ in "ab"]
+    assert {(row["origin"], row["support"]) for row in found} == {("measured", "true")}
+    assert len({row["latency_ms"] for row in found}) == 2
+    assert other["origin"] != "measured"
+
+
 def test_pairs_are_answered_with_their_slowdown(headroom: Headroom, fitted: str, tmp_path: Path) -> None:
     asked = written(tmp_path / "q.csv", PAIRS.removesuffix(",latency_ms_a,latency_ms_b"), "t4,alpha,4,40,Beta 2,1,40")
     said = headroom("predict", "--model", fitted, "--queries", str(asked), "--out", "-")
