@@ -258,13 +258,22 @@ def _readable(file: str, read: Callable[[bytes], Sheet], facts: Facts) -> Sheet:
     from app.services.profiles.forms import SheetError
     from solvers.models.library import gpu_key
 
+    body = read_bytes(file)
     try:
-        sheet = read(read_bytes(file))
+        sheet = read(body)
     except SheetError as error:
+        if is_json(body.decode(errors="replace")):
+            told = "this is JSON, and CSV is read here; `headroom profiles import` takes measurements in JSON"
+            raise InputError(f"{file}: {told}") from None
         raise InputError(error.fault.sentence(file)) from None
     catalogue = {gpu_key(name): name for name in facts.gpu_types}
     gpu_types = [catalogue.get(gpu_key(name), name) for name in sheet.names["gpu_type"]]
     return replace(sheet, names={**sheet.names, "gpu_type": gpu_types})
+
+
+def is_json(text: str) -> bool:
+    """Whether a text of measurements is a list or an object, as no header of CSV is."""
+    return text.lstrip("\ufeff \t\r\n").startswith(("[", "{"))
 
 
 def read_plain(file: str) -> Any:

@@ -25,6 +25,7 @@ from app.cli.files import (
     STANDARD,
     arithmetic,
     check_target,
+    is_json,
     read_measurements,
     read_model,
     read_questions,
@@ -220,7 +221,7 @@ def next_points(
 def _import(client: Client, file: str, *, skip_bad: bool) -> Iterator[Document]:
     """What of a file is stored, after each of its parts."""
     text = sys.stdin.read() if file == "-" else _text(Path(file))
-    if file != "-" and text.lstrip("\ufeff \t\r\n").startswith(("[", "{")):
+    if file != "-" and is_json(text):
         yield _send(client, file, {"points": _listed(file, text)}, skip_bad=skip_bad)
         return
     total: Document = {}

@@ -254,6 +254,16 @@ def test_memory_and_power_in_other_units_are_told(headroom: Headroom, tmp_path: 
     assert said.err.startswith(f"{file}:5: doubtful: {words}")
 
 
+@pytest.mark.parametrize("text", ['[{"model":"a","batch":1}]', '\n{"points":[]}', "[1,2", "\ufeff[]"])
+def test_json_is_told_from_csv(headroom: Headroom, tmp_path: Path, text: str) -> None:
+    file = written(tmp_path / "s.json", text)
+    said = headroom("fit", "--solo", str(file), "--model", "constant", "--out", str(tmp_path / "m.json"))
+    assert said.status == Exit.USAGE
+    assert said.err == (
+        f"headroom: {file}: this is JSON, and CSV is read here; `headroom profiles import` takes measurements in JSON\n"
+    )
+
+
 def test_what_is_usual_is_no_doubt(headroom: Headroom, solo: Path, pairs: Path, tmp_path: Path) -> None:
     usual = written(
         tmp_path / "s.csv", SOLO_TOLD, "a,t4,4,50,18,", "a,t4,4,50,25,400", "a,t4,8,50,,300", "a,t4,8,50,30,"
