@@ -25,7 +25,7 @@ from solvers.domain.plan import Assignment, Envelope, Plan, Unplaced
 from solvers.domain.workload import WorkloadKind
 from solvers.planners.base import PlannerSpec, PlanRequest
 from solvers.planners.joint.reading.formulation import Reading, Stands
-from solvers.planners.joint.seat.seats import DUST, Seats
+from solvers.planners.joint.seat.seats import DUST, Seats, members_of
 from solvers.planners.writer import (
     BUDGET_FACTS,
     QUOTA_FACTS,
@@ -225,12 +225,15 @@ def _of_room(seats: Seats, number: int) -> Iterator[Reason]:
         if item.gpu_type in told or not problem.allowed[pool, variants].any():
             continue
         told.add(item.gpu_type)
-        idle = [device for device in seats.floor.devices(pool) if seats.patterns[device] is None]
+        spare = [device for device in seats.floor.devices(pool) if seats.spare_pct(device) >= problem.shares_pct[0]]
+        idle = [device for device in spare if seats.patterns[device] is None]
         left_w = float(seats.lefts_at(np.array(idle, dtype=np.int64)).max(initial=-math.inf))
         here = np.flatnonzero(problem.kind_pool[alone.rows.kind] == pool)
         here = here[alone.draw_w[here] - seats.floor.judge.idle_w[pool] <= left_w + DUST]
         numbers = (("devices_idle", float(len(idle))), ("power_w_left", left_w))
         code = ReasonCode.NO_SHARE_LEFT if len(here) or left_w == -math.inf else ReasonCode.POWER_CAP
+        if spare and all(len(members_of(seats.patterns[device])) >= item.clients for device in spare):
+            code = ReasonCode.CLIENTS_MAX
         if len(here) and (gains := worth_usd[here] - alone.usd_per_h[here]).max() <= 0:
             code, best = ReasonCode.COSTLIER, here[gains.argmax()]
             numbers = ("usd_per_h", float(alone.usd_per_h[best])), ("usd_per_h_worth", float(worth_usd[best]))

@@ -156,7 +156,8 @@ class _Jobs:
         for device, pattern in enumerate(self.seats.patterns):
             key = int(self.seats.floor.pool_of[device]), None if pattern is None else pattern.key
             seen[key] += 1
-            if seen[key] > ALIKE_MAX or not self._open(device) or len(self._jobs(pattern)) >= JOBS_PER_DEVICE_MAX:
+            rent = pattern is None and self.seats.floor.names[device].startswith(OFFERED)
+            if seen[key] > ALIKE_MAX or rent or len(self._jobs(pattern)) >= JOBS_PER_DEVICE_MAX:
                 continue
             steps = self._steps(job, device, self._most(job, device))
             if steps:
@@ -168,7 +169,7 @@ class _Jobs:
         for device, pattern in enumerate(self.seats.patterns):
             others = self._jobs(pattern)
             alone = pattern is not None and 0 < len(others) == len(pattern.variants)
-            if pattern is None or not alone or len(others) >= JOBS_PER_DEVICE_MAX or not self._open(device):
+            if pattern is None or not alone or len(others) >= JOBS_PER_DEVICE_MAX:
                 continue
             at = max(range(len(others)), key=lambda number: (others[number][1], others[number][0]))
             other, share_pct = others[at]
@@ -217,10 +218,6 @@ class _Jobs:
     def _most(self, job: int, device: int) -> int:
         """The share that a job may have of what is spare."""
         return min(self.terms.job_most_pct[job], self.seats.spare_pct(device))
-
-    def _open(self, device: int) -> bool:
-        floor = self.seats.floor
-        return self.seats.patterns[device] is not None or not floor.names[device].startswith(OFFERED)
 
     def _jobs(self, pattern: Pattern | None) -> list[tuple[int, int]]:
         found = ((int(self._problem.variant_workload[item]), share) for item, share in members_of(pattern))

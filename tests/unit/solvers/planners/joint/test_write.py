@@ -102,6 +102,23 @@ def test_a_power_cap_is_blamed_for_idle_devices_that_it_covers_alone() -> None:
         assert (why.code, {fact.name: fact.value for fact in why.facts}) == (code, {"devices_idle": 2.0, **more})
 
 
+@pytest.mark.parametrize(
+    ("clients", "share_pct", "code"),
+    [
+        (1, 40, ReasonCode.CLIENTS_MAX),
+        (2, 40, ReasonCode.NO_SHARE_LEFT),
+        (1, 100, ReasonCode.NO_SHARE_LEFT),
+    ],
+)
+def test_share_is_blamed_only_where_another_process_may_come(clients: int, share_pct: int, code: ReasonCode) -> None:
+    of = problem(2, devices=(1,))
+    of = replace(of, pools=(replace(of.pools[0], clients=clients),))
+    seats = Seats.empty(floor(of))
+    seats.put(0, pattern(of, (0, share_pct)))
+    (why,) = write._of_room(seats, 1)
+    assert why.code is code
+
+
 @pytest.mark.parametrize("watts", [None, 1000.0])
 @pytest.mark.parametrize("value_usd", [0.01, 1000.0])
 def test_a_job_that_is_worth_less_than_an_idle_device_costs_hears_of_money(
