@@ -308,16 +308,10 @@ class Batches:
         for read, batch, memory_mib in zip(self._reads[pattern.key], pattern.batches, pattern.memory_mib, strict=True):
             item = Member(read=read, column=int(np.searchsorted(problem.batches, batch)), limit_mib=memory_mib)
             chosen.append(item)
-            same = next(
-                (
-                    each
-                    for each in left
-                    if each.variant is not None
-                    and network[each.variant] == network[read.variant]
-                    and each.assignment.share_pct_sm == read.share_pct
-                ),
-                None,
+            alike = (
+                each for each in left if each.variant is not None and network[each.variant] == network[read.variant]
             )
+            same = next((each for each in alike if each.assignment.share_pct_sm == read.share_pct), None)
             column = None if same is None else self._column_beside(item, same.assignment, capped=capped)
             if same is not None and column is not None:
                 left.remove(same)
