@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.special import stdtrit
 
 from solvers.domain.arrays import Flags, Floats
 from solvers.models.belief import curve as curves
@@ -35,16 +36,23 @@ _FEW = 0.5
 """Quantiles from one voice alone are too narrow by so much of themselves for the next model."""
 _LOWEST, _HIGHEST = 0.6, 4.0
 _MODELS_MAX = 14
+_FEWEST = 3
+"""Degrees of freedom that fewer measurements have, too: what is believed besides stands for these."""
 _CALM = 0.2
 """What is left at least of a standard deviation where repeats take their part away."""
+
+
+def _usual(settled: float) -> tuple[float, ...]:
+    """Of `COUNTS` measurements: what is usual of many, and more of few, whose own scatter is hardly known."""
+    return tuple(float(settled * stdtrit(max(_FEWEST, count), 0.975) / 1.96) for count in COUNTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Widening:
     """Factors on the standard deviation for `COUNTS` measurements: inside the box that they span, and outside."""
 
-    inside: tuple[float, ...] = (_USUAL[0],) * len(COUNTS)
-    outside: tuple[float, ...] = (_USUAL[1],) * len(COUNTS)
+    inside: tuple[float, ...] = _usual(_USUAL[0])
+    outside: tuple[float, ...] = _usual(_USUAL[1])
 
     def __post_init__(self) -> None:
         if not len(self.inside) == len(self.outside) == len(COUNTS):
@@ -66,7 +74,9 @@ def learned_widening(examples: Sequence[Curve], kernel: Floats, random: np.rando
             for where in (True, False):
                 surprises.setdefault((row, where), []).append(size[inside == where])
     factors = [
-        tuple(_widened_by(surprises.get((row, where), []), _USUAL[0 if where else 1]) for row in range(len(COUNTS)))
+        tuple(
+            _widened_by(surprises.get((row, where), []), usual) for row, usual in enumerate(_usual(_USUAL[not where]))
+        )
         for where in (True, False)
     ]
     return Widening(inside=factors[0], outside=factors[1])

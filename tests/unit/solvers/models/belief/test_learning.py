@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
+import pytest
 
 from solvers.models.belief.curve import Curve
 from solvers.models.belief.forms import LATENCY, weak_prior
@@ -80,3 +81,14 @@ def test_factors_between_the_rows_are_interpolated() -> None:
     assert widening.of(4)[0] == 2
     assert 3 < widening.of(11)[0] < 4
     assert widening.of(10**6)[0] == len(COUNTS) - 1
+
+
+def test_where_nobody_taught_more_few_measurements_promise_less_than_many() -> None:
+    """As Student's distribution has it: the fewer, the wider; of very few, what is believed besides stands for some."""
+    usual, taught = Widening(), learn(LATENCY, {"m0": lessons(0.02)["m0"]}, seed=0)[0].widening
+    for factors, settled in ((usual.inside, 1.3), (usual.outside, 1.5)):
+        assert list(factors) == sorted(factors, reverse=True)
+        assert factors[2] / settled == pytest.approx(2.776 / 1.96, rel=1e-3)
+        assert factors[-1] / settled == pytest.approx(1.0, abs=0.02)
+        assert factors[0] == factors[1]
+    assert taught.inside[6:] == usual.inside[6:]
