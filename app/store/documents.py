@@ -120,6 +120,12 @@ def names(session: Session, kind: Kind) -> list[str]:
     return list(session.execute(select(_key_columns(kind)[-1])).scalars())
 
 
+def saying(session: Session, kind: Kind, **said: Plain) -> list[Key]:
+    """Keys of the documents of a kind whose fields say this."""
+    query = select(*_key_columns(kind)).where(TABLES[kind].c.spec.contains(said))
+    return [tuple(row) for row in session.execute(query)]
+
+
 def by_name(session: Session, kind: Kind, field: str) -> dict[str, str]:
     return {stored.key[0]: str(stored.spec[field]) for stored in all_specs(session, kind)}
 

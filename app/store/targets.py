@@ -13,9 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
+from typing import Any
 
 from sqlalchemy import Float, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.engine import Row
 from sqlalchemy.orm import Session
 
 from agents.wire import NodeReceipt, Report
@@ -150,8 +152,7 @@ def promote(session: Session, wish: Promotion) -> Generation:
     or somebody holds planning, LeaseLostError when a newer leader is known, StateError when the plan is not open to
     promotion any more.
     """
-    ensure_cluster(session, wish.cluster)
-    held = session.execute(select(cluster_state).where(cluster_state.c.cluster == wish.cluster).with_for_update()).one()
+    held = lock(session, wish.cluster)
     _check_fence(session, wish, held.fencing_token)
     if wish.fencing_token is not None and held_back(session, wish.cluster) is not None:
         raise SupersededError(f"{tokens.name_of(session, held.held_by)} holds planning: {held.held_for}")
@@ -253,6 +254,12 @@ def line(session: Session, wanted: int) -> TargetLine:
     if found is None:
         raise NotFoundError(f"no generation {wanted}", generation=wanted)
     return found
+
+
+def lock(session: Session, cluster: str) -> Row[Any]:
+    """A cluster's row: nobody else promotes until the transaction ends."""
+    ensure_cluster(session, cluster)
+    return session.execute(select(cluster_state).where(cluster_state.c.cluster == cluster).with_for_update()).one()
 
 
 def ensure_cluster(session: Session, cluster: str) -> None:

@@ -18,11 +18,12 @@ from solvers.domain.value import value
 from solvers.domain.workload import ServiceMode
 from solvers.planners.base import PlanRequest, Thought
 
-_MODES = {
+MODES = {
     Lane.ACT: frozenset({ServiceMode.AUTO}),
     Lane.APPROVE: frozenset({ServiceMode.AUTO, ServiceMode.APPROVE}),
     Lane.SHADOW: frozenset({ServiceMode.AUTO, ServiceMode.APPROVE, ServiceMode.SHADOW}),
 }
+"""What each lane may move."""
 
 
 @value
@@ -50,7 +51,7 @@ class CycleOrder:
 
 def movable_workloads(snapshot: Snapshot, lane: Lane) -> tuple[WorkloadId, ...]:
     """Workloads that a lane may move, by id."""
-    modes = _MODES[lane]
+    modes = MODES[lane]
     services = (WorkloadId(item.id) for item in snapshot.services if item.mode in modes)
     jobs = (WorkloadId(item.id) for item in snapshot.jobs if item.mode in modes)
     tasks = (WorkloadId(item.id) for item in snapshot.tasks if item.mode in modes)

@@ -69,9 +69,11 @@ class Draining:
         wish, verb = {"schedulable": schedulable}, "uncordoned" if schedulable else "drained"
         before = self._declared.get(kinds.NODE, (node,)).spec["schedulable"]
         self._declared.patch(kinds.NODE, (node,), wish, _node, Precondition(), deed)
-        if before is not schedulable:
-            changed: Plain = {"/schedulable": {"from": before, "to": schedulable}}
-            with self._database.transaction() as session:
+        with self._database.transaction() as session:
+            # Promotions that looked at the node before end first, so that what they plan for it is told.
+            targets.lock(session, self._cluster)
+            if before is not schedulable:
+                changed: Plain = {"/schedulable": {"from": before, "to": schedulable}}
                 deed.note(session, f"node.{verb}", f"nodes/{node}", {"changed": changed, "comment": comment or ""})
         return self.progress(node)
 

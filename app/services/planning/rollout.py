@@ -19,11 +19,12 @@ from sqlalchemy.orm import Session
 
 from agents.wire import OVERLAP, DeviceTarget, NodeTarget, ReplicaTarget, WarmUpTarget, WorkerTarget, decode, encode
 from app import kinds
+from app.kinds import Kind
 from app.records import record_of
 from app.store import documents, nodes, targets, tasks
 from app.store.engine import Database
 from app.store.targets import ToldWorkload
-from solvers.cycle.ports import movable_workloads
+from solvers.cycle.ports import MODES, movable_workloads
 from solvers.cycle.record import CycleRecord, Lane
 from solvers.cycle.target import leaving
 from solvers.domain.codec import Plain, digest
@@ -44,7 +45,7 @@ from solvers.domain.workload import (
     Work,
     WorkloadKind,
 )
-from solvers.errors import InvariantError
+from solvers.errors import InvariantError, SupersededError
 
 
 def worker_target(worker: WorkerCommand) -> WorkerTarget:
@@ -220,9 +221,30 @@ def promote(database: Database, cluster: str, plan: Plan, snapshot: Snapshot, au
             fencing_token=author.fencing,
         )
         generation = targets.promote(session, promotion)
+        # Behind the lock that promotions take, for which a drain waits before it tells of the node.
+        _require_allowed(session, plan, snapshot, lane)
         for kind, project, name in evicted(plan, snapshot):
             tasks.count_eviction(session, kind, project, name)
         return generation
+
+
+def _require_allowed(session: Session, plan: Plan, snapshot: Snapshot, lane: Lane) -> None:
+    """Raise SupersededError where somebody forbade what the plan does since its picture was taken."""
+    used = {item.device for item in plan.assignments}
+    devices = [item for item in snapshot.devices if item.id in used and item.schedulable]
+    hosts = {item.id for item in snapshot.nodes if item.schedulable} & {item.node for item in devices}
+    shut = _saying(session, kinds.DEVICE, schedulable=False) & {item.id for item in devices}
+    shut |= _saying(session, kinds.NODE, schedulable=False) & hosts
+    if shut:
+        raise SupersededError(f"taken out of use while the plan was made: {', '.join(sorted(shut))}")
+    others = [(kind, mode) for kind in kinds.workloads() for mode in sorted(set(ServiceMode) - MODES[lane])]
+    fixed = {name for kind, mode in others for name in _saying(session, kind, mode=mode.value)}
+    if left := fixed & set(movable_workloads(snapshot, lane)):
+        raise SupersededError(f"not to be moved any more when the plan was made: {', '.join(sorted(left))}")
+
+
+def _saying(session: Session, kind: Kind, **said: Plain) -> set[str]:
+    return {"/".join(key) for key in documents.saying(session, kind, **said)}
 
 
 def going_on(plan: Plan, snapshot: Snapshot) -> Iterator[tuple[DeviceId, ReplicaTarget]]:

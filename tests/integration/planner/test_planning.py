@@ -19,9 +19,9 @@ from solvers.domain.plan import Plan
 from solvers.domain.policy import CostBasis, Policy
 from solvers.domain.workload import ServiceMode, Slo
 from solvers.errors import EngineError, NotFoundError, StateError, SupersededError, TransientError
-from solvers.planners.base import PlanRequest
+from solvers.planners.base import PlanRequest, Thought
 from tests.integration.planner.world import CLUSTER, DEVICES, World, check_history, replica_report
-from tests.unit.app.services.whatif.small_fleet import POLICY, job, service
+from tests.unit.app.services.whatif.small_fleet import POLICY, V100, device, job, node, service
 
 pytestmark = pytest.mark.integration
 
@@ -357,6 +357,36 @@ def test_losing_the_race_for_the_parent_is_a_hold(world: World, pool: SolvePool)
     check_history(world, [1])
     assert world.column("SELECT promoted_by FROM target_history") == ["token:t1"]
     assert plan_states(world) == ["act promoted", "act superseded"]
+
+
+@pytest.mark.parametrize(
+    "meant",
+    [
+        replace(node("b"), schedulable=False),
+        replace(device("GPU-b0", "b", V100), schedulable=False),
+        service("labels", mode=ServiceMode.OFF),
+    ],
+    ids=["a node is drained", "a device is taken out of use", "a service is switched off"],
+)
+def test_what_was_forbidden_while_a_plan_was_made_holds(world: World, pool: SolvePool, meant: object) -> None:
+    world.build()
+    world.declare(replace(node("a"), schedulable=False))
+
+    class Forbidding:
+        """Somebody forbids what the plan does, while it is being made."""
+
+        def think(self, planner: str, request: PlanRequest, state: bytes | None) -> Thought:
+            world.declare(meant)
+            return pool.think(planner, request, state)
+
+    leader = lead(world)
+    (record,) = world.planning(Forbidding()).run_lanes(leader)
+    assert {item.device for item in plan_of(record).assignments} == {"GPU-b0"}
+    assert record.decision is not None
+    assert record.decision.reasons == (HoldReason.SUPERSEDED,)
+    assert world.column("SELECT count(*) FROM target_history") == [0]
+    world.planning(pool).run_lanes(leader)
+    assert "vision/labels" not in assigned(world)
 
 
 def test_dying_between_draft_and_actuation_leaves_a_consistent_state(
