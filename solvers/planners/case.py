@@ -70,11 +70,13 @@ class Case:
         stood = sorted(snapshot.target.assignments, key=lambda item: item.replica)
         standing = grouped((item for item in stood if item.workload in movable), lambda item: item.workload)
         pinned = tuple(item for item in pinned_assignments(snapshot, request.movable) if item.device in fleet.index)
-        needs = needs_of(snapshot, request.movable)
+        needs: list[Need] = []
         menus: dict[WorkloadId, Menu] = {}
-        for need in needs:
+        for need in needs_of(snapshot, request.movable):
+            needs.append(need)
             if need.kind is not WorkloadKind.JOB:
                 options, refusals = beliefs.options(need)
+                needs[-1] = replace(need, domains_there=fleet.domains_open(need, options.device_class))
                 places = (fleet.index.get(item.device) for item in standing[need.workload])
                 familiar = tuple(place for place in places if place is not None)
                 menus[need.workload] = Menu(options=options, refusals=refusals, familiar=familiar)
@@ -82,7 +84,7 @@ class Case:
             snapshot=snapshot,
             movable=request.movable,
             beliefs=beliefs,
-            needs=needs,
+            needs=tuple(needs),
             held=held,
             pinned=pinned,
             standing=standing,

@@ -149,7 +149,7 @@ class Draft:
             within = need.budget_usd_per_h is None or settled.usd_per_h + option.usd_per_h <= need.budget_usd_per_h
             return ReasonCode.QUOTA if within else ReasonCode.BUDGET
         known = settled.domains
-        if len(known) < need.affinity.failure_domains_min:
+        if len(known) < need.domains_floor:
             other = found[~np.isin(self.fleet.failure_domain[found], list(known))]
             return other if len(other) else found
         return found

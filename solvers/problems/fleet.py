@@ -266,6 +266,10 @@ class Fleet:
             self._eligible[key] = np.asarray(self.usable & np.array(fit, dtype=bool))
         return self._eligible[key]
 
+    def domains_open(self, need: Need, classes: NDArray[np.intp]) -> int:
+        """Failure domains of devices of these classes that this workload may ever use."""
+        return len(np.unique(self.failure_domain[self.eligible(need) & np.isin(self.class_of, classes)]))
+
     def companions(self, need: Need, places: Places) -> Flags:
         """Which of these devices' present occupants let this workload in."""
         allowed = self.closed[places] == 0

@@ -71,6 +71,10 @@ TASK_REPLICAS_MAX = 16
 JOB_MEMORY_STEP_MIB = 64
 
 
+DOMAINS_MOST = 64
+"""That anybody may ask for."""
+
+
 @value
 class TokenNeed:
     """What an LLM service promises beside the first token, whose limit is the need's; and what is known for it."""
@@ -108,6 +112,8 @@ class Need:
     gpu_types_allowed: tuple[GpuTypeName, ...] = ()
     tolerations: tuple[Taint, ...] = ()
     affinity: Affinity = Affinity(anti_affinity=AntiAffinity.OFF)
+    domains_there: int = DOMAINS_MOST
+    """Failure domains of devices that could serve it, as far as somebody looked."""
     budget_usd_per_h: float | None = None
     alternatives: tuple[ModelName, ...] = ()
     """Other networks that may serve it: the owner's, as far as they keep his floor on accuracy."""
@@ -124,11 +130,16 @@ class Need:
         return float(max(1, self.priority))
 
     @property
+    def domains_floor(self) -> int:
+        """Failure domains wanted: no more than can be had, since a replica beside the first is no step to another."""
+        return max(1, min(self.affinity.failure_domains_min, self.domains_there, self.replicas_max))
+
+    @property
     def replicas_floor(self) -> int:
         """Replicas wanted whatever the rate: the owner's floor, and one per failure domain as soon as anything must
         run.
         """
-        spread = self.affinity.failure_domains_min if self.rate_rps > 0 or self.replicas_min else 0
+        spread = self.domains_floor if self.rate_rps > 0 or self.replicas_min else 0
         return min(max(self.replicas_min, spread), self.replicas_max)
 
 

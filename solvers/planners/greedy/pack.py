@@ -75,7 +75,7 @@ class Filler:
 
     @staticmethod
     def _lacks_domains(settled: Settled) -> bool:
-        return len(settled.domains) < settled.need.affinity.failure_domains_min
+        return len(settled.domains) < settled.need.domains_floor
 
     def _device_for(self, settled: Settled, option: Option) -> int | ReasonCode:
         spread = self._lacks_domains(settled)
@@ -311,8 +311,8 @@ def _cheaper(case: Case, kept: Settled, gone: list[Placed]) -> Settled:
 
 
 def lack_of(settled: Settled) -> tuple[float, int, int]:
-    """Rate, replicas and failure domains that are missing; nothing lacks when all are zero."""
-    spread = settled.need.affinity.failure_domains_min - len(settled.domains)
+    """Rate, replicas and failure domains that are missing and could be had; nothing lacks when all are zero."""
+    spread = settled.need.domains_floor - len(settled.domains)
     return round(settled.rate_rps_short, 6), settled.replicas_missing, max(0, spread)
 
 

@@ -225,8 +225,7 @@ class _Draft:
     @property
     def able(self) -> Flags:
         """pool x variant: could serve."""
-        can: Flags = self.alone.rate_rps > 0
-        return np.asarray(self.allowed & can, dtype=bool)
+        return np.asarray(self.allowed & (self.alone.rate_rps > 0), dtype=bool)
 
 
 def assemble(picture: Snapshot, fleet: Fleet, pools: Pools, left: tuple[Left, ...]) -> tuple[JointProblem, Refusals]:
@@ -356,7 +355,9 @@ def _workloads(
         per_rps = np.where(rates > 0, price[:, None] / rates, np.inf).min(axis=0, initial=np.inf)
     np.minimum.at(cost, of, per_rps)
     worth = unserved_usd(left, cost * [item.rate_rps for item in left], float(price.max(initial=0.0)))
-    made = workloads_of(left, draft.fleet.foes, draft.picture.policy, worth)
+    domain = np.array([pool.failure_domain for pool in draft.pools.pools])
+    within = (item.within(set(domain[rates[:, of == row].any(axis=1)].tolist())) for row, item in enumerate(left))
+    made = workloads_of(tuple(within), draft.fleet.foes, draft.picture.policy, worth)
     jobs = {WorkloadId(job.id): job for job in draft.picture.jobs}
     return tuple(
         _job(draft, item, jobs[item.id], left[index].need, float(most[index]))

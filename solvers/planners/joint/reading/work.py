@@ -74,6 +74,12 @@ class Left:
     domains_held: frozenset[int] = frozenset()
     """Failure domains where some of it stays."""
 
+    def within(self, domains: set[int]) -> Left:
+        """The same where only devices in these failure domains could serve it."""
+        need = replace(self.need, domains_there=len(self.domains_held | domains))
+        fewer = self.need.replicas_floor - need.replicas_floor
+        return replace(self, need=need, replicas_min=max(0, self.replicas_min - fewer))
+
 
 def variants_of(needs: tuple[Need, ...], models: Mapping[ModelName, ModelVariant]) -> tuple[Variant, ...]:
     """Each need's networks, its own first."""
@@ -113,7 +119,7 @@ def workloads_of(
             replicas_max=item.replicas_max,
             per_device_max=1 if alone else policy.replicas_per_device_max,
             dedicated=need.affinity.dedicated,
-            domains_min=need.affinity.failure_domains_min,
+            domains_min=need.domains_floor,
             domains_held=item.domains_held,
             budget_usd_per_h=item.budget_usd_per_h,
             avoids=tuple(sorted(number[foe] for foe in foes.get(need.workload, ()) if foe in number)),
@@ -268,8 +274,6 @@ def staying_of(
         else:
             good = list(books.let_stay(need, mine))
         kept.extend(item for item, _ in good)
-        usd_per_h = sum(books.usd_per_h(item) for item, _ in good)
-        domains = frozenset(int(fleet.failure_domain[fleet.index[item.device]]) for item, _ in good)
         budget = math.inf if need.budget_usd_per_h is None else need.budget_usd_per_h
         capacity_rps = sum(capacity for _, capacity in good)
         left.append(
@@ -279,8 +283,8 @@ def staying_of(
                 rate_least_rps=max(0.0, need.rate_rps_least - capacity_rps),
                 replicas_min=max(0, need.replicas_floor - len(good)),
                 replicas_max=max(0, need.replicas_max - len(good)),
-                budget_usd_per_h=max(0.0, budget - usd_per_h),
-                domains_held=domains,
+                budget_usd_per_h=max(0.0, budget - sum(books.usd_per_h(item) for item, _ in good)),
+                domains_held=frozenset(int(fleet.failure_domain[fleet.index[item.device]]) for item, _ in good),
             )
         )
     return Staying(

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from solvers.domain.device import ColocationClass, DeviceMode, PowerCap, PowerScope, PriceKind, PriceRow, Taint
-from solvers.domain.evidence import ReasonCode
+from solvers.domain.evidence import Fact, ReasonCode
 from solvers.domain.ids import GpuTypeName, ProjectName, WorkloadId
 from solvers.domain.plan import Assignment, Plan, Unplaced
 from solvers.domain.policy import CostBasis
@@ -254,8 +254,10 @@ class TestPlacement:
     def test_too_few_failure_domains_are_admitted(self) -> None:
         services = [builders.service(affinity=Affinity(failure_domains_min=2))]
         plan = planned(builders.snapshot(t4s(2), services))
-        assert len(of(plan, "vision")) == 2
-        assert short(plan, "vision").rate_rps_short == 0.0
+        assert len(of(plan, "vision")) == 1
+        told = short(plan, "vision")
+        assert told.rate_rps_short == 0.0
+        assert Fact(name="failure_domains_min", value=2.0) in told.reasons[-1].facts
 
 
 class TestLimits:

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from solvers.domain.change import Target
-from solvers.domain.device import PowerCap, PowerScope, PriceKind, PriceRow
-from solvers.domain.evidence import ReasonCode, Reporter, SilentReporter
+from solvers.domain.device import Device, PowerCap, PowerScope, PriceKind, PriceRow
+from solvers.domain.evidence import Fact, ReasonCode, Reporter, SilentReporter
 from solvers.domain.ids import DeviceId, Generation, ModelName
 from solvers.domain.plan import Plan, Proposal, ProposalStatus
 from solvers.domain.policy import CostBasis, Policy, Term
 from solvers.domain.profile import Interference
 from solvers.domain.snapshot import Snapshot
-from solvers.domain.workload import Affinity, WorkloadKind
+from solvers.domain.workload import Affinity, AntiAffinity, WorkloadKind
 from solvers.engines.deadline import Deadline
 from solvers.errors import EngineError
 from solvers.models.worth import worth_of
@@ -295,6 +295,18 @@ def test_failure_domains_are_used() -> None:
     domain = {"GPU-a": "zone-a", "GPU-b": "zone-b", "GPU-c": "zone-b"}
     used = {domain[item.device[:5]] for item in plan.assignments if item.workload == "demo/vision"}
     assert used == {"zone-a", "zone-b"}
+
+
+@pytest.mark.parametrize("elsewhere", [(), (builders.device("b", 0, "l4", memory_mib=1024),)])
+def test_failure_domains_that_cannot_be_had_are_told_and_not_paid_for(elsewhere: tuple[Device, ...]) -> None:
+    service = builders.service(affinity=Affinity(failure_domains_min=2, anti_affinity=AntiAffinity.HARD))
+    nodes = (builders.node("a", failure_domain="zone-a"), builders.node("b", failure_domain="zone-b"))
+    fleet = (builders.device("a", 0, "v100"), builders.device("a", 1, "v100"), *elsewhere)
+    plan = plan_of(builders.snapshot(fleet, [service], nodes=nodes, policy=DEVICE))
+    assert [item.device for item in plan.assignments] == ["GPU-a-0"]
+    (told,) = plan.unplaced
+    assert told.rate_rps_short == 0.0
+    assert Fact(name="failure_domains_min", value=2.0) in told.reasons[-1].facts
 
 
 def test_what_nothing_can_serve_is_told_by_type() -> None:

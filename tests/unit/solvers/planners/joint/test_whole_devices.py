@@ -26,6 +26,7 @@ from tests.judgement import judge
 
 ALONE = Affinity(anti_affinity=AntiAffinity.OFF, dedicated=True)
 POLICY = builders.policy(cost_basis=CostBasis.DEVICE, energy_usd_per_kwh=0.0)
+APART = tuple(builders.node(name, failure_domain=name) for name in "abcd")
 
 
 def world(*rates_rps: float, affinity: Affinity = ALONE, **changes: object) -> Snapshot:
@@ -117,7 +118,7 @@ def test_what_is_short_is_not_proven() -> None:
         world(900.0, affinity=Affinity()),
         world(900.0, projects=(Project(name=builders.service().project, quota_gpus=2.0),)),
         world(900.0, policy=builders.policy(cost_basis=CostBasis.SHARE)),
-        world(900.0, affinity=replace(ALONE, failure_domains_min=2)),
+        world(900.0, affinity=replace(ALONE, failure_domains_min=2), nodes=APART),
         world(*(1.0 for _ in range(WORKLOADS_COUNTED_MAX + 1))),
     ],
     ids=["shared", "quota", "by share", "spread", "too many to repeat"],
