@@ -167,7 +167,7 @@ class Resource(StrEnum):
 
 @value
 class ShadowPrice:
-    """What one more unit of something scarce would save, $/h; `binding` False: there is some left over."""
+    """What one more unit of something scarce would save at most, $/h; `binding` False: there is some left over."""
 
     resource: Resource
     subject: str

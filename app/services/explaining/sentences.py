@@ -227,16 +227,16 @@ def _words(name: str) -> str:
 
 
 _PRICES: Mapping[Resource, tuple[str, float]] = {
-    Resource.GPU: ("one more GPU of type {subject} would save {usd}", 1.0),
-    Resource.POWER_W: ("10 W more under the cap {subject} would save {usd}", 10.0),
-    Resource.MEMORY_GIB: ("1 GiB more on every {subject} in use would save {usd}", 1.0),
-    Resource.LATENCY_MS: ("10 ms more in the SLO of {subject} would save {usd}", 10.0),
-    Resource.RATE_RPS: ("one request/s less of {subject} would save {usd}", 1.0),
-    Resource.QUOTA_GPU: ("one GPU more in the quota of {subject} would save {usd}", 1.0),
-    Resource.REPLICA: ("one replica more allowed to {subject} would save {usd}", 1.0),
-    Resource.REPLICA_LEAST: ("one replica fewer that {subject} must have would save {usd}", 1.0),
-    Resource.BUDGET_USD: ("$1/h more in the budget of {subject} would save {usd}", 1.0),
-    Resource.GPU_TYPE: ("{subject} among the types allowed would save {usd}", 1.0),
+    Resource.GPU: ("one more GPU of type {subject} would save up to {usd}", 1.0),
+    Resource.POWER_W: ("10 W more under the cap {subject} would save up to {usd}", 10.0),
+    Resource.MEMORY_GIB: ("1 GiB more on every {subject} in use would save up to {usd}", 1.0),
+    Resource.LATENCY_MS: ("10 ms more in the SLO of {subject} would save up to {usd}", 10.0),
+    Resource.RATE_RPS: ("one request/s less of {subject} would save up to {usd}", 1.0),
+    Resource.QUOTA_GPU: ("one GPU more in the quota of {subject} would save up to {usd}", 1.0),
+    Resource.REPLICA: ("one replica more allowed to {subject} would save up to {usd}", 1.0),
+    Resource.REPLICA_LEAST: ("one replica fewer that {subject} must have would save up to {usd}", 1.0),
+    Resource.BUDGET_USD: ("$1/h more in the budget of {subject} would save up to {usd}", 1.0),
+    Resource.GPU_TYPE: ("{subject} among the types allowed would save up to {usd}", 1.0),
 }
 
 _RELAXATIONS: Mapping[Resource, str] = {

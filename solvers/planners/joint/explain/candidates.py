@@ -31,19 +31,10 @@ ROWS_MAX = 200_000
 STRIDES = (1, 2, 4)
 """Every so many shares of the grid, where all are too many."""
 DUST_USD = 1e-6
-
+_OF_OTHERS = frozenset({ReasonCode.REPLICAS_MIN, ReasonCode.SLO_UNREACHABLE, ReasonCode.NO_PROFILE})
+"""What is told of a gap and says nothing of a configuration that keeps the promise."""
 
 Key = tuple[WorkloadId, GpuTypeName, ModelName]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Cost:
-    """$/h of replicas: at their part of the list price, with energy where the problem counts it; and with what their
-    room, watts and quota are worth to others.
-    """
-
-    listed_usd: Floats
-    worth_usd: Floats
 
 
 class _Terms:
@@ -74,8 +65,12 @@ class _Terms:
         felt = problem.sensitivity[table, rows.variants] * self.pressure[table] * rest
         return np.where(rest > 0, problem.crowd[table, rows.variants] * (1 + felt), 1.0)
 
-    def cost(self, kind: Whole, variant: Whole, share_pct: Whole, memory_mib: Floats, watts: Floats) -> _Cost:
-        """Of replicas with what they take of devices, in arrays of one length."""
+    def cost(
+        self, kind: Whole, variant: Whole, share_pct: Whole, memory_mib: Floats, watts: Floats
+    ) -> tuple[Floats, Floats]:
+        """$/h of replicas with what they take of devices, in arrays of one length: at their part of the list price,
+        with energy where the problem counts it; and with what their room, watts and quota are worth to others.
+        """
         problem, pool = self.problem, self.problem.kind_pool[kind]
         whole_mib = np.array([item.memory_mib for item in problem.pools])
         clients = np.array([item.clients for item in problem.pools], dtype=np.float64)
@@ -89,7 +84,7 @@ class _Terms:
             listed = problem.idle_usd[pool] * room + problem.usd_per_wh * watts
         scarce = self.pool_usd[pool] * room + self.watt_usd[pool] * watts
         quota_usd = self.quota_usd[problem.variant_workload[variant]] * gpu_part[pool] * share_pct / 100
-        return _Cost(listed_usd=np.asarray(listed), worth_usd=np.asarray(listed + scarce + quota_usd))
+        return np.asarray(listed), np.asarray(listed + scarce + quota_usd)
 
 
 def candidates_of(reading: Reading, plan: Plan, prices: Prices | None) -> tuple[tuple[Candidate, ...], int]:
@@ -104,7 +99,7 @@ def candidates_of(reading: Reading, plan: Plan, prices: Prices | None) -> tuple[
     grid = _looked_at(problem, numbers)
     got = _got(reading, plan, terms)
     found = {key: _of_plan(key[1], items) for key, items in got.items()}
-    for item in _best(terms, grid, _spent(got, terms)):
+    for item in _best(terms, grid, got, plan):
         found.setdefault((item.workload, item.gpu_type, item.model), item)
     own = {need.workload: need.model for need in reading.needs}
     wanted = {problem.workloads[number].id for number in grid.workloads.tolist()}
@@ -159,9 +154,11 @@ def _looked_at(problem: JointProblem, numbers: list[int]) -> _Grid:
     return _Grid(kinds=highest, shares_pct=shares, workloads=np.array(sorted(numbers[:fit]), dtype=np.int64))
 
 
-def _best(terms: _Terms, grid: _Grid, spent: dict[WorkloadId, _Cost]) -> Iterator[Candidate]:
+def _best(terms: _Terms, grid: _Grid, got: dict[Key, list[_Had]], plan: Plan) -> Iterator[Candidate]:
     """By network of a workload and GPU type the configuration that costs least for the whole rate at shadow prices."""
-    problem = terms.problem
+    problem, spent = terms.problem, _spent(got, terms)
+    gaps = ((gap.workload, reason) for gap in plan.unplaced for reason in reversed(gap.reasons))
+    blocked = {(of, reason.subject): reason for of, reason in gaps if reason.code not in _OF_OTHERS}
     variants = np.flatnonzero(np.isin(problem.variant_workload, grid.workloads))
     rows = Patterns.singles(grid.kinds, variants, grid.shares_pct)
     rows = rows.take(problem.allowed[problem.kind_pool[rows.kind], rows.variants[:, 0]])
@@ -173,8 +170,7 @@ def _best(terms: _Terms, grid: _Grid, spent: dict[WorkloadId, _Cost]) -> Iterato
     least = np.array([max(1.0, item.replicas_min) for item in problem.workloads])[work]
     replicas = np.maximum(problem.rate_rps[work] / np.maximum(rate_rps, 1e-12), least)
     watts = judged.power_w[:, 0]
-    cost = terms.cost(kind, variant, share, memory_mib, watts)
-    listed_usd, worth_usd = replicas * cost.listed_usd, replicas * cost.worth_usd
+    listed_usd, worth_usd = (replicas * usd for usd in terms.cost(kind, variant, share, memory_mib, watts))
     names = sorted({item.gpu_type for item in problem.pools})
     type_of = np.array([names.index(item.gpu_type) for item in problem.pools], dtype=np.int64)[problem.kind_pool[kind]]
     order = np.lexsort((worth_usd, type_of, problem.network[variant]))
@@ -182,10 +178,11 @@ def _best(terms: _Terms, grid: _Grid, spent: dict[WorkloadId, _Cost]) -> Iterato
     first = order[np.concatenate([[True], place[1:] != place[:-1]])] if len(order) else order
     for row in first.tolist():
         workload, gpu_type = problem.workloads[int(work[row])].id, names[int(type_of[row])]
-        own, more, reason = spent.get(workload), None, Reason(code=ReasonCode.NO_SHARE_LEFT, subject=gpu_type)
-        if own is not None:
-            more = float(worth_usd[row]) - float(own.worth_usd)
-            reason = _dearer(gpu_type, float(listed_usd[row]), float(own.listed_usd), more)
+        more, reason = None, blocked.get((workload, workload)) or blocked.get((workload, gpu_type))
+        if workload in spent:
+            listed, worth = spent[workload]
+            more = float(worth_usd[row]) - worth
+            reason = _dearer(gpu_type, float(listed_usd[row]), listed, more)
         yield Candidate(
             workload=workload,
             gpu_type=gpu_type,
@@ -201,7 +198,7 @@ def _best(terms: _Terms, grid: _Grid, spent: dict[WorkloadId, _Cost]) -> Iterato
             capacity_rps=round(float(rate_rps[row]), 4),
             usd_per_h=round(float(listed_usd[row]), 6),
             usd_per_h_more=None if more is None else round(more, 6),
-            reasons=(reason,),
+            reasons=(reason or Reason(code=ReasonCode.NO_SHARE_LEFT, subject=gpu_type),),
         )
 
 
@@ -237,7 +234,7 @@ def _got(reading: Reading, plan: Plan, terms: _Terms) -> dict[Key, list[_Had]]:
             if variant is not None:
                 items.append(item)
                 variants.append(variant)
-    cost = terms.cost(
+    listed_usd, worth_usd = terms.cost(
         np.array([last[pool_of[item.device]] for item in items], dtype=np.int64),
         np.array(variants, dtype=np.int64),
         np.array([item.share_pct_sm for item in items], dtype=np.int64),
@@ -245,7 +242,7 @@ def _got(reading: Reading, plan: Plan, terms: _Terms) -> dict[Key, list[_Had]]:
         np.array([item.power_w_planned for item in items], dtype=np.float64),
     )
     found: dict[Key, list[_Had]] = defaultdict(list)
-    for item, listed, worth in zip(items, cost.listed_usd.tolist(), cost.worth_usd.tolist(), strict=True):
+    for item, listed, worth in zip(items, listed_usd.tolist(), worth_usd.tolist(), strict=True):
         gpu_type = problem.pools[pool_of[item.device]].gpu_type
         clock = clocks.get(item.device) or types[gpu_type].clock_mhz_sm_max
         had = _Had(item=item, clock_mhz=clock, listed_usd=listed, worth_usd=worth)
@@ -253,17 +250,14 @@ def _got(reading: Reading, plan: Plan, terms: _Terms) -> dict[Key, list[_Had]]:
     return dict(found)
 
 
-def _spent(got: dict[Key, list[_Had]], terms: _Terms) -> dict[WorkloadId, _Cost]:
-    """What each workload's replicas cost, scaled to its whole rate."""
+def _spent(got: dict[Key, list[_Had]], terms: _Terms) -> dict[WorkloadId, tuple[float, float]]:
+    """What each workload's replicas cost, by list and at the prices, scaled to its whole rate."""
     found = {}
     for workload, items in grouped(chain.from_iterable(got.values()), lambda had: had.item.workload).items():
         rate = terms.problem.workloads[terms.numbers[workload]].rate_rps
         served = sum(had.item.capacity_rps for had in items)
         scale = max(1.0, rate / served) if served > 0 else 1.0
-        found[workload] = _Cost(
-            listed_usd=np.asarray(scale * sum(had.listed_usd for had in items)),
-            worth_usd=np.asarray(scale * sum(had.worth_usd for had in items)),
-        )
+        found[workload] = scale * sum(had.listed_usd for had in items), scale * sum(had.worth_usd for had in items)
     return found
 
 

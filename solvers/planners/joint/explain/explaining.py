@@ -40,6 +40,8 @@ LOOSER_PART = 0.01
 """Of a promise: so much looser is tried."""
 MIB_PER_GIB = 1024.0
 DIGITS = 9
+TOLD_BY = {Resource.POWER_W: 10.0, Resource.LATENCY_MS: 10.0}
+"""Units at once, of others one."""
 SHORT_MAX = 8
 """So many are explained; by priority, then by what is short."""
 LOOSER_MAX = 64.0
@@ -64,22 +66,27 @@ def explained(reading: Reading, layout: Layout, plan: Plan, most: int = SHORT_MA
         numbers["workloads_priced_as_unserved"] = int((at & (problem.least_rps > 0)).sum())
     short = sum(gap.kind is not WorkloadKind.JOB for gap in plan.unplaced)
     numbers["workloads_short_unexplained"] = max(0, short - most)
+    most_usd = math.inf if plan.objective.unserved > 0 else plan.objective.net_usd_per_h
     return Insight(
-        prices=prices_of(problem, layout),
+        prices=prices_of(problem, layout, most_usd),
         candidates=candidates,
         relaxations=relaxations_of(reading, plan, most),
         facts=tuple(Fact(name=name, value=float(number)) for name, number in numbers.items() if number),
     )
 
 
-def prices_of(problem: JointProblem, layout: Layout) -> tuple[ShadowPrice, ...]:
-    """All prices, by resource and subject; none without duals."""
+def prices_of(problem: JointProblem, layout: Layout, most_usd: float = math.inf) -> tuple[ShadowPrice, ...]:
+    """All prices, by resource and subject; none without duals. Where several things bind at once, duals of one may be
+    anything up to what they save together: as many units as people are told of never save more than `most_usd`.
+    """
     if layout.prices is None:
         return ()
     found = [*_of_rows(problem, layout.prices)]
     if layout.patterns:
         found += [*_of_latency(problem, layout, layout.prices), *_of_memory(problem, layout, layout.prices)]
-    return tuple(sorted(found, key=lambda item: (item.resource, item.subject)))
+    most = ((item, most_usd / TOLD_BY.get(item.resource, 1.0)) for item in found)
+    bounded = (replace(item, usd_per_h=min(item.usd_per_h, usd)) for item, usd in most)
+    return tuple(sorted(bounded, key=lambda item: (item.resource, item.subject)))
 
 
 def _of_rows(problem: JointProblem, prices: Prices) -> Iterator[ShadowPrice]:

@@ -13,13 +13,13 @@ import pytest
 from solvers.domain.device import PowerCap, PowerScope
 from solvers.domain.evidence import Candidate, Insight, ReasonCode, Resource, SilentReporter
 from solvers.domain.ids import GpuTypeName, ModelName, WorkloadId
-from solvers.domain.policy import CostBasis
+from solvers.domain.policy import CostBasis, Policy
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import Project
 from solvers.engines.deadline import Deadline
 from solvers.planners.base import Budget, PlanRequest
 from solvers.planners.joint.attempt import CLOSER_UNITS, Attempt
-from solvers.planners.joint.explain.explaining import AT_UNSERVED_PART, SHORT_MAX, explained, prices_of
+from solvers.planners.joint.explain.explaining import AT_UNSERVED_PART, SHORT_MAX, TOLD_BY, explained, prices_of
 from solvers.planners.joint.planner import Joint
 from solvers.planners.joint.reading.formulation import read
 from solvers.planners.joint.solve.solve import SolveOrder, solve
@@ -241,6 +241,45 @@ def test_what_binds_saves_what_its_price_says_and_never_more(
     assert price > 0
     # The first part of a unit is worth what the dual says, the rest of it may be worth less.
     assert part * price * amount - 1e-4 <= saved <= price * amount + 1e-4
+
+
+def test_no_price_is_above_what_a_plan_that_serves_all_costs() -> None:
+    """Floors and ceilings that bind on the same replicas leave duals open: any that sum up are as good to a solver."""
+    picture = replace(
+        big(300.0, replicas_min=3, replicas_max=3),
+        power_caps=(replace(CAP, limit_w=400.0),),
+        projects=(replace(QUOTA, quota_gpus=0.9),),
+    )
+    proposal = Joint().propose(counted(picture), b"", SilentReporter())
+    assert proposal.plan is not None
+    assert proposal.insight is not None
+    usd = proposal.plan.objective.cost_usd_per_h
+    assert proposal.plan.objective.unserved == 0
+    scarce = [item for item in proposal.insight.prices if item.binding]
+    assert scarce
+    assert max(item.usd_per_h * TOLD_BY.get(item.resource, 1.0) for item in scarce) <= usd + 1e-6
+
+
+@pytest.mark.parametrize(
+    ("policy", "project", "code"),
+    [
+        (replace(DEVICE, replicas_per_device_max=1), QUOTA, ReasonCode.CLIENTS_MAX),
+        (DEVICE, replace(QUOTA, quota_gpus=0.1), ReasonCode.QUOTA),
+    ],
+)
+def test_a_candidate_without_a_place_says_what_its_plan_says(
+    policy: Policy, project: Project, code: ReasonCode
+) -> None:
+    services = [builders.service(name, rate_rps_declared=1.0) for name in ("one", "two", "three")]
+    picture = builders.snapshot([builders.device("a", 0, "t4")], services, policy=policy, projects=(project,))
+    proposal = Joint().propose(counted(picture), b"", SilentReporter())
+    assert proposal.plan is not None
+    assert proposal.insight is not None
+    assert proposal.plan.unplaced
+    for gap in proposal.plan.unplaced:
+        (told,) = found(proposal.insight, gap.workload, "t4").reasons
+        assert told.code is code
+        assert told in gap.reasons
 
 
 def test_what_does_not_bind_is_worth_nothing_or_not_told() -> None:
