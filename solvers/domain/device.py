@@ -46,7 +46,7 @@ class PriceRow:
     kind: PriceKind
     usd_per_h: Annotated[float, NOT_NEGATIVE, within(0, USD_PER_H_MAX)]
     region: Annotated[str, TEXT] = "default"
-    interruptions_per_h: Annotated[float, NOT_NEGATIVE] = 0.0
+    interruptions_per_h: Annotated[float, NOT_NEGATIVE, within(0, 3600)] = 0.0
     source: Annotated[str, TEXT] = "operator"
 
 

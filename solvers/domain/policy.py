@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated
 
-from solvers.domain.device import LABELS_MAX, Device, GpuType, Label, Node, PriceKind, PriceRow
+from solvers.domain.device import LABELS_MAX, USD_PER_H_MAX, Device, GpuType, Label, Node, PriceKind, PriceRow
 from solvers.domain.ids import DeviceId, GpuTypeName, NodeId, PolicyName
 from solvers.domain.telemetry import DEMAND_BIN_S
 from solvers.domain.value import (
@@ -174,7 +174,8 @@ class Pool:
 HOURS_PER_DAY = 24
 SECONDS_PER_HOUR = 3600
 GRAMS_PER_TONNE = 1e6
-INTERRUPTION_OVER_S_MAX = 1e9
+MONEY = within(0, USD_PER_H_MAX)
+SECONDS_MAX = 1e9
 APPROVAL_S_MIN, APPROVAL_S_MAX = 900.0, 30 * 86_400.0
 LOOKBACK_S_MAX = 86_400.0
 """Gateways' reports are kept longer than this, but reading more of them than a day's takes too long."""
@@ -260,15 +261,15 @@ class Policy:
     """Terms by falling weight; of those left out, the ones that every plan is judged by come last, in the order of
     `Term`, and the others count for nothing.
     """
-    energy_usd_per_kwh: Annotated[float, NOT_NEGATIVE] = 0.12
-    energy_usd_per_kwh_by_hour: Annotated[tuple[float, ...], each(NOT_NEGATIVE)] = ()
+    energy_usd_per_kwh: Annotated[float, NOT_NEGATIVE, MONEY] = 0.12
+    energy_usd_per_kwh_by_hour: Annotated[tuple[float, ...], each(NOT_NEGATIVE), each(MONEY)] = ()
     """Prices of the 24 hours of a day (UTC); empty: `energy_usd_per_kwh` all day."""
     power_usage_effectiveness: Annotated[float, within(1, 5)] = 1.3
-    carbon_g_per_kwh: Annotated[float, NOT_NEGATIVE] = 0.0
-    carbon_usd_per_t: Annotated[float, NOT_NEGATIVE] = 0.0
-    interruption_usd: Annotated[float, NOT_NEGATIVE] = 0.0
+    carbon_g_per_kwh: Annotated[float, NOT_NEGATIVE, MONEY] = 0.0
+    carbon_usd_per_t: Annotated[float, NOT_NEGATIVE, MONEY] = 0.0
+    interruption_usd: Annotated[float, NOT_NEGATIVE, MONEY] = 0.0
     """What one interruption of a spot GPU costs; its price carries this times its interruptions per hour."""
-    launch_usd_per_s: Annotated[float, NOT_NEGATIVE] = 0.0002
+    launch_usd_per_s: Annotated[float, NOT_NEGATIVE, MONEY] = 0.0002
     """$/h that a solver may spend to avoid one second of launching a replica; only settles what costs nearly alike."""
     gap_pct_target: Annotated[float, within(0, 100)] = 0.3
     """A solver stops improving when its plan is this near to the proven bound."""
@@ -280,7 +281,7 @@ class Policy:
     """A plan that only saves must save this part of what the workloads that it changes cost now."""
     changes_max: Annotated[int, within(1, 100_000)] = 64
     """Most replica starts and stops one promotion may cause."""
-    device_silent_after_s: Annotated[float, POSITIVE] = 30.0
+    device_silent_after_s: Annotated[float, POSITIVE, within(0, SECONDS_MAX)] = 30.0
     """A device whose node is silent for longer is not planned on."""
     seed: int = 1
     planner_settings: Annotated[tuple[PlannerSetting, ...], declarable(512)] = ()
@@ -291,7 +292,7 @@ class Policy:
     """The devices that this policy has for itself, with the workloads that name it; None: none. The policy `default`
     has all that is left.
     """
-    interruption_over_s: Annotated[float, within(1.0, INTERRUPTION_OVER_S_MAX)] = late(60.0)
+    interruption_over_s: Annotated[float, within(1.0, SECONDS_MAX)] = late(60.0)
     """Demand that a plan interrupts for so long, because what replaces a replica must launch first, counts as if it
     were never served. The longer this is, the sooner a replica that serves may end for a cheaper or fuller plan.
     """

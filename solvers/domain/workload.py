@@ -108,6 +108,8 @@ _SLO_FIELDS = {
     SloKind.DEADLINE: ("deadline_s",),
     SloKind.THROUGHPUT: ("throughput_rps_min",),
 }
+_SLO_MAX = 1e9
+"""Of milliseconds, seconds and requests per second."""
 
 
 @value
@@ -127,11 +129,16 @@ class Slo:
         for kind, fields in _SLO_FIELDS.items():
             for field in fields:
                 number: float | None = getattr(self, field)
-                yield from refusals(check_positive, field, number)
+                yield from refusals(_check_promise, field, number)
                 if kind is self.kind and number is None:
                     yield FieldError(field, f"an SLO of kind {self.kind.value} needs {field}")
                 if kind is not self.kind and number is not None:
                     yield FieldError(field, f"an SLO of kind {self.kind.value} has no {field}")
+
+
+def _check_promise(field: str, number: float | None) -> None:
+    check_positive(field, number)
+    check_range(field, number, 0, _SLO_MAX)
 
 
 class ServiceMode(StrEnum):
@@ -222,7 +229,7 @@ class TrainingJob:
     share_pct_sm_max: int = 100
     gpu_types_allowed: GpuTypesAllowed = ()
     priority: Annotated[int, within(0, 1000)] = 10
-    value_usd_per_h: Annotated[float, NOT_NEGATIVE] = 0.0
+    value_usd_per_h: Annotated[float, NOT_NEGATIVE, within(0, 1e9)] = 0.0
     evictions_max: Annotated[int, NOT_NEGATIVE] = 100
     tolerations: Tolerations = ()
     mode: ServiceMode = ServiceMode.AUTO

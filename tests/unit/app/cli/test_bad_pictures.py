@@ -34,6 +34,10 @@ def _inside(items: str, part: str, **fields: Any) -> Change:
     return lambda picture: [item[part].update(fields) for item in picture[items]]
 
 
+def _in_policy(**fields: Any) -> Change:
+    return lambda picture: picture["policy"].update(fields)
+
+
 def _priced(usd_per_h: float) -> Change:
     return lambda picture: [row.update(usd_per_h=usd_per_h) for item in picture["gpu_types"] for row in item["prices"]]
 
@@ -106,6 +110,13 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "no time at all": (_inside("services", "slo", latency_ms=0), "/services/0/slo/latency_ms: "),
     "a negative price": (_priced(-1.0), "/gpu_types/0/prices/0/usd_per_h: "),
     "a price beyond money": (_priced(1e300), "/gpu_types/0/prices/0/usd_per_h: "),
+    "a floor beyond all rates": (
+        _all("services", slo={"kind": "throughput", "throughput_rps_min": 1e308}),
+        "/services/0/slo/throughput_rps_min: ",
+    ),
+    "energy beyond money": (_in_policy(energy_usd_per_kwh=1e300), "/policy/energy_usd_per_kwh: "),
+    "carbon beyond money": (_in_policy(carbon_usd_per_t=1e300), "/policy/carbon_usd_per_t: "),
+    "a silence beyond all time": (_in_policy(device_silent_after_s=1e300), "/policy/device_silent_after_s: "),
     "a million alternatives": (_alternatives, "/services/0/alternatives: alternatives may list 64 at most"),
     "a million options": (_tables(100, 100, 100, 1), "/profiles/0/grid/cells: "),
     "two profiles that contradict each other": (_twice("profiles"), "/profiles: "),

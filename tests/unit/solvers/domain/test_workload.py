@@ -60,7 +60,7 @@ def test_an_slo_has_no_field_of_another_kind(kind: SloKind, foreign: str) -> Non
         Slo(kind=kind, **dict.fromkeys((*FIELDS[kind], foreign), 5.0))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("number", [0.0, -1.0, math.nan, math.inf])
+@pytest.mark.parametrize("number", [0.0, -1.0, 1e10, math.nan, math.inf])
 @pytest.mark.parametrize("kind", SloKind)
 def test_an_slo_promises_a_positive_number(kind: SloKind, number: float) -> None:
     with pytest.raises(FieldError) as caught:
