@@ -196,7 +196,7 @@ class StrangeFileError(InputError):
     """A file is of another kind than was asked for; it must not be written over."""
 
 
-MODEL = Seal(what="headroom performance model", form=3, name="model file", maker="fit")
+MODEL = Seal(what="headroom performance model", form=4, name="model file", maker="fit")
 
 
 def write_model(file: str, suite: Suite, **about: bool | int) -> None:
@@ -254,9 +254,11 @@ def read_bytes(file: str) -> bytes:
 
 
 def _readable(file: str, read: Callable[[bytes], Sheet], facts: Facts) -> Sheet:
-    """A sheet, in which every name of a known GPU type is the catalogue's. Raises InputError."""
+    """A sheet, in which every name of a known GPU type is the catalogue's, and all spellings of a network are one.
+    Raises InputError.
+    """
     from app.services.profiles.forms import SheetError
-    from solvers.models.library import gpu_key
+    from solvers.models.library import gpu_key, one_spelling
 
     body = read_bytes(file)
     try:
@@ -267,8 +269,16 @@ def _readable(file: str, read: Callable[[bytes], Sheet], facts: Facts) -> Sheet:
             raise InputError(f"{file}: {told}") from None
         raise InputError(error.fault.sentence(file)) from None
     catalogue = {gpu_key(name): name for name in facts.gpu_types}
-    gpu_types = [catalogue.get(gpu_key(name), name) for name in sheet.names["gpu_type"]]
-    return replace(sheet, names={**sheet.names, "gpu_type": gpu_types})
+    of_models = {name for column, names in sheet.names.items() if column != "gpu_type" for name in names}
+    usual = {name: one_spelling(name, facts.models) for name in of_models}
+    usual_type = {name: catalogue.get(gpu_key(name), name) for name in sheet.names["gpu_type"]}
+    return replace(
+        sheet,
+        names={
+            column: [(usual_type if column == "gpu_type" else usual)[name] for name in names]
+            for column, names in sheet.names.items()
+        },
+    )
 
 
 def is_json(text: str) -> bool:

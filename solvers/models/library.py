@@ -142,3 +142,11 @@ def spelled(name: str, names: Collection[str]) -> str | None:
         if (found := plain.get(_key(name[:end]))) is not None:
             return found
     return None
+
+
+def one_spelling(name: str, names: Collection[str]) -> str:
+    """The same for every spelling of a network: as `names` has it, a variant's with what it adds, of others the key."""
+    network = spelled(name, names)
+    if network is None or name_key(name) == name_key(network):
+        return network or name_key(name)
+    return f"{network}-{_key(name).removeprefix(_key(network)).lstrip('.')}"

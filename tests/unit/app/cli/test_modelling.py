@@ -123,6 +123,33 @@ def test_names_of_one_gpu_type_are_one_curve(headroom: Headroom, tmp_path: Path)
     assert other["origin"] != "measured"
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("ResNet-50", "resnet50", "resnet_50", "RESNET50"),
+        ("resnet50-int8", "ResNet-50_INT8", "resnet_50-int8", "resnet50 int8"),
+        ("Our-Net_v2", "our_net_v2", "OurNet-v2", "ournetv2"),
+    ],
+)
+def test_spellings_of_one_network_are_one_curve(headroom: Headroom, tmp_path: Path, names: tuple[str, ...]) -> None:
+    asked = written(tmp_path / "q.csv", "model,gpu_type,batch,share_pct_sm", *(f"{name},a100,8,50" for name in names))
+    answers = set()
+    for spelt in (names, names[:1] * len(names)):
+        rows = [
+            f"{name},a100,{batch},{20 + 20 * place},{2 + 0.3 * batch / (1 + place):.3f}"
+            for place, name in enumerate(spelt)
+            for batch in (1, 4, 16)
+        ]
+        file = written(tmp_path / "s.csv", "model,gpu_type,batch,share_pct_sm,latency_ms", *rows)
+        model = str(tmp_path / "m.json")
+        assert headroom("fit", "--solo", str(file), "--out", model).status == Exit.OK
+        told = table(headroom("predict", "--model", model, "--queries", str(asked)).out)
+        assert [row["model"] for row in told] == list(names)
+        answers |= {(row["latency_ms"], row["latency_ms_std"], row["origin"]) for row in told}
+    ((_, _, origin),) = answers
+    assert origin == "measured"
+
+
 def test_pairs_are_answered_with_their_slowdown(headroom: Headroom, fitted: str, tmp_path: Path) -> None:
     asked = written(tmp_path / "q.csv", PAIRS.removesuffix(",latency_ms_a,latency_ms_b"), "t4,alpha,4,40,Beta 2,1,40")
     said = headroom("predict", "--model", fitted, "--queries", str(asked), "--out", "-")
