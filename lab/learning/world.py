@@ -98,7 +98,7 @@ class Truth:
         if key not in self._alone:
             gpu = self.kinds[kind]
             resident = self._resident(model, kind, units, BATCH_MAX)
-            self._alone[key] = execution_curve_ms(gpu, resident, gpu.clock_mhz_sm_max)
+            self._alone[key] = tuple(execution_curve_ms(gpu, resident, gpu.clock_mhz_sm_max))
         return self._alone[key]
 
     def added(self, model: int, kind: int, neighbour: tuple[int, int, int]) -> float:

@@ -146,7 +146,10 @@ def _company(gpu: GpuTruth, clock_mhz_sm: int, tenants: tuple[Tenant, ...], trai
     shift_ms = tuple(answer_shift_ms(gpu, each) for each in residents[: len(tenants)])
     return _Company(
         residents=tuple(residents),
-        alone_ms=(*(execution_curve_ms(gpu, each, clock_mhz_sm) for each in residents[: len(tenants)]), *trained),
+        alone_ms=(
+            *(tuple(execution_curve_ms(gpu, each, clock_mhz_sm)) for each in residents[: len(tenants)]),
+            *trained,
+        ),
         factor=tuple(tuple(factor - 1.0 for factor, _ in row) for row in added),
         extra_ms=tuple(tuple(extra_ms for _, extra_ms in row) for row in added),
         watts=tuple(dynamic_power_w(gpu, each, clock_mhz_sm) for each in residents),

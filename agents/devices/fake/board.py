@@ -21,6 +21,7 @@ from solvers.sim.truth.truth import (
     clock_reached_mhz,
     dynamic_power_w,
     execution_curve_ms,
+    execution_ms,
     gpu_truth,
     launch_s,
     memory_mib,
@@ -314,12 +315,10 @@ class FakeBoard:
         if worker.spec.takes_requests and arrived + worker.queue <= 0.0:
             worker.busy = 0.0
             return
-        curve = execution_curve_ms(self.gpu, worker.resident(), self._clock_reached, neighbours)
         if worker.spec.kind == "task":
-            self._work_off(worker, curve[-1], seconds)
+            self._work_off(worker, execution_ms(self.gpu, worker.resident(), self._clock_reached, neighbours), seconds)
             return
-        noise = self._draw()
-        times_ms = [time_ms * noise for time_ms in curve]
+        times_ms = execution_curve_ms(self.gpu, worker.resident(), self._clock_reached, neighbours, self._draw())
         limit_ms, execution_only = worker.spec.latency_ms_limit, worker.spec.latency_execution_only
         served = serve(worker.queue, arrived, seconds, times_ms, None if execution_only else limit_ms)
         if execution_only and limit_ms is not None and served.completed > 0.0:

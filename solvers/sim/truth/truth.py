@@ -12,8 +12,10 @@ hardly right pair by pair.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from typing import overload
 
 from solvers.sim.serving.serving import Served, serve
 from solvers.sim.truth.catalogue import GpuTruth, ModelTruth, gpu_truth, key_of, model_on, model_truth, training_sms
@@ -229,18 +231,40 @@ def execution_ms(
     return mean_ms * max(0.5, 1.0 + LATENCY_NOISE * noise)
 
 
+class BatchTimes(Sequence[float]):
+    """Milliseconds of batches of 1, 2, …: each when it is first asked for, since a limit may be a million."""
+
+    def __init__(self, batch_max: int, took_ms: Callable[[int], float]) -> None:
+        self._batch_max, self._took_ms = batch_max, cache(took_ms)
+
+    def __len__(self) -> int:
+        return self._batch_max
+
+    @overload
+    def __getitem__(self, place: int) -> float: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> tuple[float, ...]: ...
+
+    def __getitem__(self, place: int | slice) -> float | tuple[float, ...]:
+        sizes = range(1, self._batch_max + 1)[place]
+        return self._took_ms(sizes) if isinstance(sizes, int) else tuple(map(self._took_ms, sizes))
+
+
 def execution_curve_ms(
-    gpu: GpuTruth, resident: Resident, clock_mhz_sm: float, neighbours: Sequence[Resident] = ()
-) -> tuple[float, ...]:
-    """Milliseconds of batches of 1, 2, … up to the resident's batch limit."""
+    gpu: GpuTruth, resident: Resident, clock_mhz_sm: float, neighbours: Sequence[Resident] = (), noise: float = 1.0
+) -> BatchTimes:
+    """Milliseconds of batches up to the resident's batch limit. `noise`: times the mean."""
     model = model_on(gpu, resident.model)
     factor, extra_ms = slowdown(gpu, resident, clock_mhz_sm, neighbours)
-    sizes = range(1, resident.batch + 1)
-    loads = (
-        Resident(model=resident.model, share_pct_sm=resident.share_pct_sm, batch=size, training=resident.training)
-        for size in sizes
-    )
-    return tuple(parts(gpu, model, load, clock_mhz_sm).total_ms * factor + extra_ms for load in loads)
+
+    def took_ms(batch: int) -> float:
+        load = Resident(
+            model=resident.model, share_pct_sm=resident.share_pct_sm, batch=batch, training=resident.training
+        )
+        return (parts(gpu, model, load, clock_mhz_sm).total_ms * factor + extra_ms) * noise
+
+    return BatchTimes(resident.batch, took_ms)
 
 
 def training_iteration_ms(

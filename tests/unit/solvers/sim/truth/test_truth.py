@@ -3,12 +3,14 @@
 import math
 from dataclasses import replace
 from itertools import pairwise, permutations
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.world.truth import answer_shift_ms, mig_truth
+from solvers.sim.truth import truth
 from solvers.sim.truth.catalogue import GPUS, MODELS, model_on, model_truth, training_sms
 from solvers.sim.truth.truth import (
     GpuTruth,
@@ -22,6 +24,8 @@ from solvers.sim.truth.truth import (
     gpu_truth,
     launch_s,
     memory_mib,
+    parts,
+    serve,
     slowdown,
     sm_count_of_share,
     swap_s,
@@ -124,6 +128,31 @@ def test_larger_batches_take_longer_but_serve_more_per_second(
     assert all(shorter < longer for shorter, longer in pairwise(curve))
     rates = [(size + 1) / time_ms for size, time_ms in enumerate(curve)]
     assert all(lower <= higher * (1 + 1e-9) for lower, higher in pairwise(rates))
+
+
+@pytest.mark.parametrize("rate_rps", [0.01, 5.0, 2_000.0, 1e6])
+def test_a_limit_of_a_million_takes_the_work_of_the_batches_that_run(
+    monkeypatch: pytest.MonkeyPatch, rate_rps: float
+) -> None:
+    worked_out: list[int] = []
+
+    def counting(gpu: GpuTruth, model: Any, load: Resident, clock_mhz_sm: float) -> Any:
+        worked_out.append(load.batch)
+        return parts(gpu, model, load, clock_mhz_sm)
+
+    monkeypatch.setattr(truth, "parts", counting)
+    times_ms = execution_curve_ms(V100, resident("resnet50", 50, 1_048_576), V100.clock_mhz_sm_max)
+    served = serve(3.0, rate_rps, 1.0, times_ms, 200.0)
+    assert served.completed + served.dropped + served.queue == pytest.approx(3.0 + rate_rps)
+    assert len(worked_out) == len(set(worked_out)) + 1 < 2_000
+
+
+def test_a_curve_is_read_like_the_list_it_stands_for() -> None:
+    curve = execution_curve_ms(V100, resident("resnet50", 50, 8), V100.clock_mhz_sm_max, noise=1.5)
+    whole = [1.5 * alone_ms("resnet50", 50, size) for size in range(1, 9)]
+    assert (list(curve), list(curve[2:5]), curve[-1]) == (whole, whole[2:5], whole[-1])
+    with pytest.raises(IndexError):
+        curve[8]
 
 
 @given(gpu=gpus, model=models, share=st.integers(1, 100), batch=st.integers(1, 32), data=st.data())
