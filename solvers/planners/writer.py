@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import count
+from itertools import chain, count
 
 from solvers.domain.codec import picture_digest
 from solvers.domain.device import DeviceMode, PowerScope
@@ -23,7 +23,9 @@ from solvers.domain.plan import Assignment, DeviceSetting, Envelope, Plan, Unpla
 from solvers.domain.profile import Profile, ProfileOrigin
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import WorkloadKind
+from solvers.models.appraisal import Appraisal
 from solvers.models.serving.token_plans import token_facts
+from solvers.models.table import Tables
 from solvers.models.worth import pinned_settings, worth_of
 from solvers.planners.base import PlannerSpec, PlanRequest
 from solvers.planners.seating import Placed, Settled
@@ -324,7 +326,8 @@ def write_answer(request: PlanRequest, spec: PlannerSpec, answer: SequentialAnsw
     basis = Basis(snapshot.profiles_by_key())
     replicas: list[PlannedReplica] = []
     staying = [pinned_as(item) for item in answer.pinned]
-    for settled in answer.settled:
+    decided = _as_shown(snapshot, answer, pinned_settings(snapshot, request.movable))
+    for settled in decided:
         alternatives = answer.explain(settled)
         for placed in settled.placed:
             if settled.need.kind is WorkloadKind.JOB:
@@ -335,8 +338,8 @@ def write_answer(request: PlanRequest, spec: PlannerSpec, answer: SequentialAnsw
                 # It cannot be shown to keep its promise, but its workload would be worse off without it.
                 kept = pinned_as(placed.standing, ReasonCode.KEPT_STANDING)
                 staying.append(replace(kept, reasons=(*kept.reasons, *alternatives)))
-    unplaced = ((item.need, _lack(item), item.blockers or deviceless(snapshot)) for item in answer.settled)
-    seats = ((item.fleet, placed.seat.device) for item in answer.settled for placed in item.placed)
+    unplaced = ((item.need, _lack(item), item.blockers or deviceless(snapshot)) for item in decided)
+    seats = ((item.fleet, placed.seat.device) for item in decided for placed in item.placed)
     contents = Contents(
         replicas=tuple(replicas),
         staying=tuple(staying),
@@ -345,6 +348,44 @@ def write_answer(request: PlanRequest, spec: PlannerSpec, answer: SequentialAnsw
         unlimited=frozenset(fleet.devices[number].id for fleet, number in seats if fleet.class_at(number).unlimited),
     )
     return write_plan(request, spec, contents)
+
+
+def _as_shown(
+    snapshot: Snapshot, answer: SequentialAnswer, held: Mapping[DeviceId, DeviceSetting]
+) -> tuple[Settled, ...]:
+    """Who is short claims as much as his replicas can be shown to serve beside their very neighbours where no other can
+    come: a choice reckons with any there might be.
+    """
+    if not any(item.rate_rps_short and item.placed for item in answer.settled):
+        return answer.settled
+    planned = [[_nameless(snapshot, item, each) for each in item.placed] for item in answer.settled]
+    tables, everybody = Tables.of(snapshot.profiles), (*answer.pinned, *chain.from_iterable(planned))
+    appraisal = Appraisal.of(answer.settled[0].fleet, tables, snapshot.policy, everybody, held)
+    return tuple(
+        replace(item, placed=list(map(partial(_claiming, item), item.placed, shown)))
+        for item, its in zip(answer.settled, planned, strict=True)
+        for shown in (appraisal.capacities_rps(item.need, its) if item.rate_rps_short else [None] * len(its),)
+    )
+
+
+def _nameless(snapshot: Snapshot, settled: Settled, placed: Placed) -> Assignment:
+    if settled.need.kind is WorkloadKind.JOB:
+        return _training(snapshot, settled, placed).named(ReplicaId(""))
+    if placed.option is None:
+        assert placed.standing is not None
+        return placed.standing
+    device = settled.fleet.devices[placed.seat.device].id
+    return replica_of(settled.need, placed.option, device).named(ReplicaId(""))
+
+
+def _claiming(settled: Settled, placed: Placed, shown_rps: float | None) -> Placed:
+    option, need, fleet, device = placed.option, settled.need, settled.fleet, placed.seat.device
+    full = fleet.share_free[device] < 1 or fleet.clients_free[device] < 1 or fleet.closed[device] > 0
+    if option is None or shown_rps is None or shown_rps <= option.capacity_rps or not full:
+        return placed
+    # A request takes as long as is promised where as much is asked as the promise bears.
+    latency_ms = need.limit_ms if need.end_to_end and need.limit_ms is not None else option.latency_ms
+    return replace(placed, option=replace(option, capacity_rps=shown_rps, latency_ms=latency_ms))
 
 
 def _lack(settled: Settled) -> Lack:

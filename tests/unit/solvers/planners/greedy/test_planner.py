@@ -15,7 +15,7 @@ from solvers.domain.ids import GpuTypeName, ProjectName, WorkloadId
 from solvers.domain.plan import Assignment, Plan, Unplaced
 from solvers.domain.policy import CostBasis
 from solvers.domain.snapshot import JobStatus, NodeStatus, Snapshot
-from solvers.domain.workload import Affinity, AntiAffinity, Project, ServiceMode, Slo, SloKind
+from solvers.domain.workload import Affinity, AntiAffinity, Project, ServiceMode, Slo, SloKind, SloScope
 from solvers.planners.registry import propose
 from solvers.verify.checks import is_fatal, verify
 from solvers.verify.picture import knobs
@@ -269,6 +269,25 @@ class TestLimits:
         assert ReasonCode.REPLICAS_MAX in codes(short(plan, "vision"))
         unserved = short(plan, "vision").rate_rps_short
         assert plan.objective.unserved == pytest.approx(100 * unserved, rel=1e-4)
+
+    @pytest.mark.parametrize("scope", [SloScope.END_TO_END, SloScope.EXECUTION])
+    def test_who_is_short_claims_all_that_it_is_served(self, scope: SloScope) -> None:
+        services = [
+            builders.service(rate_rps_declared=90_000.0, replicas_max=2, slo=builders.slo(60.0, scope=scope)),
+            builders.service("other", rate_rps_declared=10.0),
+        ]
+        plan = planned(builders.lab(services))
+        # Both have all of a device, where nobody can come whose neighbourhood is not known.
+        assert {item.share_pct_sm for item in of(plan, "vision")} == {100}
+        told = short(plan, "vision").rate_rps_short
+        assert plan.objective.unserved == pytest.approx(100 * told, rel=1e-6)
+        assert 90_000.0 - told == pytest.approx(sum(item.capacity_rps for item in of(plan, "vision")))
+
+    def test_who_is_short_leaves_its_room_to_others(self) -> None:
+        bound = builders.service(rate_rps_declared=900.0, replicas_max=1, budget_usd_per_h=0.1)
+        before = standing(builders.snapshot(t4s(1), [bound]))
+        plan = planned(replace(before, services=(bound, builders.service("new", rate_rps_declared=5.0))))
+        assert len(of(plan, "new")) == 1
 
     def test_budget(self) -> None:
         services = [builders.service(rate_rps_declared=900.0, budget_usd_per_h=0.2)]
