@@ -1,8 +1,8 @@
 """What may be declared although it can hardly be meant: warnings, told when it is applied and no error.
 
 They hold against the fleet as it is and what is believed now: an SLO below the best of any device, a rate beyond all
-devices together, weights larger than any memory, a power cap below what idle devices draw. An empty fleet promises
-nothing, so it warns of nothing.
+devices together, weights larger than any memory, tokens of which nothing can be known, a power cap below what idle
+devices draw. An empty fleet promises nothing, so it warns of nothing.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from app.store import documents, nodes
 from app.store.nodes import FleetPart
 from solvers.domain.codec import from_plain
 from solvers.domain.device import PowerCap
+from solvers.domain.profile import TokenLengths
 from solvers.domain.workload import ModelVariant, OfflineTask, Service, SloKind, TrainingJob, Work
 from solvers.models.base import Quantity, Queries
+from solvers.models.serving.token_plans import LONG_PART
 from solvers.models.suite import Suite
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -70,10 +72,22 @@ def _of_work(session: Session, work: Work, fleet: Sequence[FleetPart], suite: Su
     if needed > largest:
         detail = f"its weights need {needed / 1024:.1f} GiB and the largest device has {largest / 1024:.1f} GiB"
         yield Fault(pointer="/model", code="memory-too-small", detail=detail)
+    elif isinstance(work, Service) and work.tokens is not None:
+        yield from _of_tokens(work.tokens, models)
     elif isinstance(work, Service) and suite is not None:
         best = _bests(suite, [item.name for item in models], fleet)
         if best:
             yield from _of_service(work, best, {part.gpu_type: part.gpus for part in fleet})
+
+
+def _of_tokens(lengths: TokenLengths, models: Sequence[ModelVariant]) -> Iterator[Fault]:
+    if all(item.kv_cache_mib_per_token is None for item in models):
+        detail = f"{models[0].name} does not say kv_cache_mib_per_token: nothing is known of its times by token"
+        yield Fault(pointer="/model", code="tokens-unknown", detail=detail)
+    longest = lengths.input_tokens_p99 or 0.0
+    if LONG_PART * longest + (1 - LONG_PART) > lengths.input_tokens_mean:
+        detail = f"two in a hundred prompts of {longest:g} tokens make a mean above {lengths.input_tokens_mean:g}"
+        yield Fault(pointer="/tokens/input_tokens_p99", code="lengths-contradict", detail=detail)
 
 
 def _of_service(service: Service, best: Sequence[_BestOfType], gpus: dict[str, float]) -> Iterator[Fault]:
@@ -85,7 +99,7 @@ def _of_service(service: Service, best: Sequence[_BestOfType], gpus: dict[str, f
         yield Fault(pointer="/slo/latency_ms", code="slo-unreachable", detail=detail)
     by_type = {name: max(item.rate_rps for item in best if item.gpu_type == name) for name in gpus if _told(name, best)}
     most = sum(gpus[name] * rate_rps for name, rate_rps in by_type.items())
-    if service.slo.kind is not SloKind.TOKENS and service.rate_rps_declared > most:
+    if service.rate_rps_declared > most:
         detail = f"{service.rate_rps_declared:,.4g} requests/s are more than all devices that may serve it"
         detail += f" are believed to do together ({most:,.4g}/s)"
         yield Fault(pointer="/rate_rps_declared", code="rate-unservable", detail=detail)

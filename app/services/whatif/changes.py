@@ -345,7 +345,10 @@ class _Picture(Faults):
         types = self._snapshot.gpu_types_by_name()
         for index, change in enumerate(self._changes.prices):
             if self._known("GPU type", change.gpu_type, types, f"/prices/{index}/gpu_type"):
-                types[change.gpu_type] = self._priced(types[change.gpu_type], change, f"/prices/{index}")
+                try:
+                    types[change.gpu_type] = self._priced(types[change.gpu_type], change, f"/prices/{index}")
+                except FieldError as error:
+                    self.add(f"/prices/{index}/{error.field}", error.message)
         self._set(gpu_types=tuple(types[item.name] for item in self._snapshot.gpu_types))
 
     def _priced(self, gpu_type: GpuType, change: PriceChange, place: str) -> GpuType:

@@ -178,12 +178,21 @@ def test_what_can_hardly_be_meant_is_warned_of(world: World, headroom: Headroom,
     file = tmp_path / "a.yaml"
     absurd = SERVICE.replace("latency_ms: 100", "latency_ms: 0.001").replace("declared: 10", "declared: 1e9")
     large = SERVICE.replace("one", "two").replace("resnet50", "large")
+    chat = SERVICE.replace("one", "three").replace(
+        "latency_ms: 100", "kind: tokens, first_token_ms: 9e3, inter_token_ms: 900"
+    )
+    chat += "tokens: {input_tokens_mean: 10, output_tokens_mean: 10, input_tokens_p99: 1000}\n"
     weights = "kind: model\nname: large\nfamily: f\nparameters_million: 7e4\nmemory_mib_weights: 134571\n"
-    file.write_text(f"{absurd}---\n{large}---\n{weights}---\nkind: power-cap\nscope: node\nsubject: a\nlimit_w: 1\n")
+    file.write_text(
+        f"{absurd}---\n{large}---\n{chat}---\n{weights}---\nkind: power-cap\nscope: node\nsubject: a\nlimit_w: 1\n"
+    )
     status, out, err = headroom("apply", "-f", str(file))
-    assert (status, len(out.splitlines())) == (0, 4), err
+    assert (status, len(out.splitlines())) == (0, 5), err
     told = {line.rsplit("(", 1)[1]: line for line in err.splitlines()}
-    assert sorted(told) == ["cap-below-idle)", "memory-too-small)", "rate-unservable)", "slo-unreachable)"]
+    assert sorted(told) == [
+        "cap-below-idle)", "lengths-contradict)", "memory-too-small)", "rate-unservable)", "slo-unreachable)",
+        "tokens-unknown)",
+    ]  # fmt: skip
     assert told["slo-unreachable)"].startswith(f"warning: {file}:5: slo.latency_ms: 0.001 ms is less than the best")
     assert all(line.startswith(f"warning: {file}:") for line in told.values())
     answer = world.call("PUT", "/v1/power-caps/node/a", plain={"scope": "node", "subject": "a", "limit_w": 2})

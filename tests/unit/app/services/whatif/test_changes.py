@@ -142,14 +142,18 @@ def test_everything_that_names_nothing_is_pointed_at_at_once() -> None:
             offers=[{"name": "x", "gpu_type": "t5", "count_max": 1}],
             power_caps=[{"scope": "node", "subject": "z", "limit_w": 1.0}],
             power_caps_removed=[{"scope": "node", "subject": "b"}],
-            prices=[{"gpu_type": "t5", "usd_per_h": 1.0}, {"gpu_type": "t4", "kind": "spot", "factor": 2.0}],
+            prices=[
+                {"gpu_type": "t5", "usd_per_h": 1.0},
+                {"gpu_type": "t4", "kind": "spot", "factor": 2.0},
+                {"gpu_type": "t4", "usd_per_h": 1e9},
+            ],
             policy={"planners": ["prophet"]},
         )
     )
     assert set(found) == {
         "/services/0/project", "/services/0/model", "/remove/0", "/rates/0/service", "/nodes_lost/0", "/devices_lost/0",
         "/nodes_added/0/gpu_type", "/offers/0/gpu_type", "/power_caps/0/subject", "/power_caps_removed/0",
-        "/prices/0/gpu_type", "/prices/1", "/policy/planners/0",
+        "/prices/0/gpu_type", "/prices/1", "/prices/2/usd_per_h", "/policy/planners/0",
     }  # fmt: skip
     assert found["/remove/0"].startswith("there is no workload demo/visions; did you mean demo/vision")
     assert "resnet50" in found["/services/0/model"]
