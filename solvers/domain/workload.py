@@ -108,7 +108,7 @@ _SLO_FIELDS = {
     SloKind.DEADLINE: ("deadline_s",),
     SloKind.THROUGHPUT: ("throughput_rps_min",),
 }
-_SLO_MAX = 1e9
+SLO_MAX = 1e9
 """Of milliseconds, seconds and requests per second."""
 
 
@@ -138,7 +138,7 @@ class Slo:
 
 def _check_promise(field: str, number: float | None) -> None:
     check_positive(field, number)
-    check_range(field, number, 0, _SLO_MAX)
+    check_range(field, number, 0, SLO_MAX)
 
 
 class ServiceMode(StrEnum):

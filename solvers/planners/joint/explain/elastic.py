@@ -26,7 +26,7 @@ from solvers.domain.grouping import grouped, summed
 from solvers.domain.ids import DeviceId, GpuTypeName, ProjectName, WorkloadId
 from solvers.domain.plan import Assignment, Plan
 from solvers.domain.snapshot import Snapshot
-from solvers.domain.workload import Service, SloKind
+from solvers.domain.workload import SLO_MAX, Service, SloKind
 from solvers.engines.base import EngineStatus, Limits, ProgrammeRows, create
 from solvers.planners.joint.reading.formulation import Reading, read
 from solvers.planners.joint.solve.judge import Judge
@@ -322,9 +322,9 @@ def elastic_of(picture: Snapshot, short: Sequence[WorkloadId]) -> Reading:
 def _loosened(service: Service) -> Service:
     slo = service.slo
     if slo.kind is SloKind.LATENCY and slo.latency_ms is not None:
-        slo = replace(slo, latency_ms=slo.latency_ms * LOOSE)
+        slo = replace(slo, latency_ms=min(slo.latency_ms * LOOSE, SLO_MAX))
     elif slo.kind is SloKind.DEADLINE and slo.deadline_s is not None:
-        slo = replace(slo, deadline_s=slo.deadline_s * LOOSE)
+        slo = replace(slo, deadline_s=min(slo.deadline_s * LOOSE, SLO_MAX))
     return replace(service, slo=slo, gpu_types_allowed=(), budget_usd_per_h=None)
 
 

@@ -8,13 +8,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from solvers.domain.change import Target
 from solvers.domain.device import PowerCap, PowerScope
 from solvers.domain.evidence import Relaxation, Resource, SilentReporter
 from solvers.domain.ids import Generation, GpuTypeName, WorkloadId
 from solvers.domain.plan import Plan, Unplaced
 from solvers.domain.snapshot import Snapshot
-from solvers.domain.workload import Project, Service, WorkloadKind
+from solvers.domain.workload import SLO_MAX, Project, Service, Slo, SloKind, WorkloadKind
 from solvers.planners.base import Budget
 from solvers.planners.joint.explain.explaining import relaxations_of
 from solvers.planners.joint.planner import Joint
@@ -211,3 +213,10 @@ def test_a_service_that_promises_tokens_wants_whole_gpus() -> None:
     assert (resource, subject) == (Resource.GPU, "a100")
     assert not short_of(with_gpus(int(needed)))
     assert short_of(with_gpus(int(needed) - 1))
+
+
+@pytest.mark.parametrize("slo", [Slo(latency_ms=SLO_MAX), Slo(kind=SloKind.DEADLINE, deadline_s=SLO_MAX)])
+def test_the_longest_promise_that_may_be_asked_is_explained(slo: Slo) -> None:
+    """Nothing can be longer."""
+    plan, _ = planned(fleet(1, [replace(BIG, slo=slo, rate_rps_declared=9_000.0)]))
+    assert [item.workload for item in plan.unplaced] == ["demo/big"]
