@@ -181,21 +181,22 @@ def _blockers(seated: Seated, need: Need, number: int | None) -> Iterator[Reason
         return
     owners = () if number is None else tuple(_of_owner(seated.seats, number))
     yield from owners
-    # What the other planner told of its own plan's books says nothing of this one's.
-    of_types = [
+    # What the other planner told of its own plan's books or of its own careful beliefs says nothing of this one's.
+    told = [
         reason
         for item in (() if first is None else first.unplaced)
         if item.workload == need.workload
         for reason in item.reasons
-        if reason.subject != need.workload and reason.code not in (ReasonCode.QUOTA, ReasonCode.BUDGET)
+        if reason.subject != need.workload and reason.code not in _OF_THE_OTHER
     ]
-    yield from of_types
-    if of_types:
-        return
-    yield from deviceless(reading.snapshot)
-    if number is not None and not owners:
-        yield from sorted(_of_room(seated.seats, number), key=lambda item: item.code is not ReasonCode.COSTLIER)
-    yield from (reason for (workload, _), reason in sorted(reading.refusals.items()) if workload == need.workload)
+    yield from told or deviceless(reading.snapshot)
+    room = () if number is None or owners else _of_room(seated.seats, number)
+    own = {item.subject: item for item in sorted(room, key=lambda item: item.code is not ReasonCode.COSTLIER)}
+    own |= {at: reason for (of, at), reason in sorted(reading.refusals.items()) if of == need.workload}
+    yield from (reason for at, reason in own.items() if at not in {item.subject for item in told})
+
+
+_OF_THE_OTHER = frozenset({ReasonCode.QUOTA, ReasonCode.BUDGET, ReasonCode.SLO_UNREACHABLE, ReasonCode.NO_PROFILE})
 
 
 def _of_owner(seats: Seats, number: int) -> Iterator[Reason]:

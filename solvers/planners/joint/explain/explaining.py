@@ -284,11 +284,8 @@ class _Teller:
         problem = self.room.elastic.problem
         pool_of = {device: pool for pool, names in enumerate(self.room.elastic.pool_devices) for device in names}
         variants = {problem.variants[v].model: int(v) for v in np.flatnonzero(problem.variant_workload == number)}
-        held = [
-            item
-            for item in self.room.held.get(need.workload, [])
-            if item.device in pool_of and item.model in variants and item.capacity_rps > 0
-        ]
+        mine = (item for item in self.room.held.get(need.workload, []) if item.capacity_rps > 0)
+        held = [item for item in mine if item.device in pool_of and item.model in variants]
         if not held or need.limit_ms is None:
             return 0.0
         clocks = {item.device: item.clock_mhz_sm for item in self.plan.settings}
@@ -325,14 +322,11 @@ class _Teller:
             low, high = (low, middle) if things is not None and things <= most else (middle, high)
         limit_ms = need.limit_ms * math.exp(high)
         # To three digits, never shorter.
-        unit = 10.0 ** (math.floor(math.log10(limit_ms)) - 2)
+        unit, own = 10.0 ** (math.floor(math.log10(limit_ms)) - 2), need.workload
+        needed = round(math.ceil(limit_ms / unit - FULLY) * unit, 9)
         return [
             Relaxation(
-                resource=Resource.LATENCY_MS,
-                subject=need.workload,
-                workload=need.workload,
-                value_now=need.limit_ms,
-                value_needed=round(math.ceil(limit_ms / unit - FULLY) * unit, 9),
+                resource=Resource.LATENCY_MS, subject=own, workload=own, value_now=need.limit_ms, value_needed=needed
             )
         ]
 

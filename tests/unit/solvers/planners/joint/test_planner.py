@@ -317,6 +317,16 @@ def test_what_nothing_can_serve_is_told_by_type() -> None:
     assert {item.code for item in unplaced.reasons} >= {ReasonCode.SLO_UNREACHABLE}
 
 
+def test_what_only_the_first_answer_cannot_do_is_no_reason() -> None:
+    """Greedy reckons with a neighbour on any device; alone on one the promise is kept, and none is left."""
+    fast = builders.slo(2.2 * builders.latency_ms("t4", 1, 100))
+    services = [builders.service(name, slo=fast, rate_rps_declared=1.0) for name in ("one", "two")]
+    plan = plan_of(builders.snapshot((builders.device("a", 0, "t4"),), services, policy=DEVICE))
+    assert len(plan.assignments) == 1
+    (gap,) = plan.unplaced
+    assert {item.code for item in gap.reasons if item.subject == "t4"} == {ReasonCode.NO_SHARE_LEFT}
+
+
 def test_patterns_found_are_handed_to_the_next_solve() -> None:
     warm: list[int] = []
 
