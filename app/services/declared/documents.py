@@ -54,7 +54,7 @@ from solvers.domain.workload import (
     WorkloadKind,
     unlike_older,
 )
-from solvers.errors import FieldError, InvariantError, StateError, did_you_mean
+from solvers.errors import FieldError, StateError, TransientError, did_you_mean
 from solvers.planners import registry
 
 
@@ -330,9 +330,10 @@ class Documents:
         deed: Deed,
     ) -> PutAnswer:
         """Change what a merge patch (RFC 7396) says of a document; `read` makes its value. Whoever else writes
-        meanwhile is not undone. Raises NotFoundError, PreconditionError, and as `put` and `read` do.
+        meanwhile is not undone. Raises NotFoundError, PreconditionError, TransientError where others keep writing, and
+        as `put` and `read` do.
         """
-        for left in reversed(range(PATCH_TRIES)):
+        for _ in range(PATCH_TRIES):
             before = self.get(kind, key)
             expected = before.version if precondition.version is None else precondition.version
             if expected != before.version:
@@ -341,9 +342,9 @@ class Documents:
             try:
                 return self.put(kind, value, Precondition(version=expected), deed)
             except PreconditionError:
-                if precondition.version is not None or not left:
+                if precondition.version is not None:
                     raise
-        raise InvariantError("a patch is tried at least once")
+        raise TransientError(f"{kind.plural} {'/'.join(key)}: others keep changing it")
 
     @contextmanager
     def refusals_noted(self, kind: Kind, key: Key, deed: Deed) -> Iterator[None]:

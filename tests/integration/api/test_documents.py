@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from typing import Any
 
 import pytest
 
 from app import kinds
+from app.services.declared import documents as declared
 from solvers.domain.device import PowerCap, PowerScope
 from solvers.domain.ids import ServiceId
 from solvers.domain.profile import TokenLengths
@@ -45,6 +47,21 @@ def test_put_creates_then_replaces_then_changes_nothing(world: World) -> None:
     read = world.call("GET", VISION)
     assert (read.json()["priority"], read.headers["etag"]) == (7, replaced.headers["etag"])
     assert world.call("GET", VISION, headers={"If-None-Match": read.headers["etag"]}).status_code == 304
+
+
+def test_a_patch_that_others_keep_overtaking_is_told_to_try_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.call("PUT", VISION, plain=spec(builders.service()))
+    priorities = count(1)
+
+    def overtaken(before: Any, wish: Any) -> Any:
+        assert world.call("PUT", VISION, plain=spec(builders.service(priority=next(priorities)))).status_code == 200
+        return {**before, **wish}
+
+    monkeypatch.setattr(declared, "merged", overtaken)
+    patch = {"Content-Type": "application/merge-patch+json"}
+    _problem(world.call("PATCH", VISION, plain={"rate_rps_declared": 8}, headers=patch), 503, "transient")
 
 
 def test_preconditions_prevent_lost_updates(world: World) -> None:
