@@ -266,7 +266,7 @@ class JointProblem:
         shares = np.unique([*range(step, WHOLE_PCT + 1, step), WHOLE_PCT])
         return np.asarray(shares[shares >= self.shares_pct[0]], dtype=np.int64)
 
-    def partings(self, size: int, most: int) -> Whole:
+    def partings(self, size: int, most: int, whole_pct: int = WHOLE_PCT) -> Whole:
         """Shares of so many members that leave less than a step, in the finest steps that leave no more than `most`."""
         grid = self.shares_pct.tolist()
         for stride in range(1, len(grid) + 1):
@@ -274,7 +274,7 @@ class JointProblem:
             step = max((high - low for low, high in pairwise(shares)), default=100)
             if len(shares) ** size > PARTINGS_MAX:
                 continue
-            made = [parts for parts in product(shares, repeat=size) if 100 - step < sum(parts) <= 100]
+            made = [parts for parts in product(shares, repeat=size) if whole_pct - step < sum(parts) <= whole_pct]
             if made and len(made) <= most:
                 return np.array(made, dtype=np.int64)
         return np.zeros((0, size), dtype=np.int64)

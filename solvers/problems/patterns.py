@@ -8,8 +8,9 @@ the value between the solver, which knows pools, and the seating of patterns on 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 
 import numpy as np
 
@@ -22,6 +23,9 @@ _EMPTY_LAST = 1 << 40
 SHORT = 1e-9
 SHORT_OF_LEAST = 1e-6
 CHARGE_DEVICES = 2.0
+DROPPED_MAX = 2
+"""Members that go from a device that keeps others, where there are many."""
+SUBSETS_MAX = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +104,27 @@ class Patterns(Parallel):
         kind, variant, share = (item.ravel() for item in every)
         return Patterns(kind=kind, variants=variant[:, None], shares_pct=share[:, None])
 
+    @staticmethod
+    def crossed(kinds: Sequence[int], groups: Whole, partings: Whole, beside: Patterns | None = None) -> Patterns:
+        """On every kind every group of variants in every parting of the shares, beside one row of others, if any."""
+        variants = np.tile(np.repeat(groups, len(partings), axis=0), (len(kinds), 1))
+        shares_pct = np.tile(partings, (len(kinds) * len(groups), 1))
+        if beside is not None:
+            variants = np.hstack([np.tile(beside.variants, (len(variants), 1)), variants])
+            shares_pct = np.hstack([np.tile(beside.shares_pct, (len(shares_pct), 1)), shares_pct])
+        kind = np.repeat(np.array(kinds, dtype=np.int64), len(groups) * len(partings))
+        return Patterns(kind=kind, variants=variants, shares_pct=shares_pct)
+
+    def parts(self) -> Iterator[Patterns]:
+        """Of one row all of it, and what is left without some of its members."""
+        members = np.flatnonzero(self.variants[0] >= 0).tolist()
+        sizes = range(len(members)) if 2 ** len(members) <= SUBSETS_MAX else range(DROPPED_MAX + 1)
+        for size in sizes:
+            for gone in combinations(members, size):
+                variants, shares = self.variants.copy(), self.shares_pct.copy()
+                variants[:, list(gone)], shares[:, list(gone)] = -1, 0
+                yield ordered(Patterns(kind=self.kind, variants=variants, shares_pct=shares))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged(Parallel):
@@ -125,6 +150,13 @@ class Judged(Parallel):
         rates = self.capacity_rps[at, place] * counts[at]
         work = problem.variant_workload[self.rows.variants[at, place]]
         return np.bincount(work, weights=rates, minlength=len(problem.workloads)).astype(np.float64)
+
+    def by_workload(self, problem: JointProblem, values: Floats | Flags) -> Floats:
+        """Row x workload: the sum over its members of these values, which are row x place."""
+        at, place = np.nonzero(self.rows.variants >= 0)
+        found = np.zeros((len(self), len(problem.workloads)))
+        np.add.at(found, (at, problem.variant_workload[self.rows.variants[at, place]]), values[at, place])
+        return found
 
 
 def ordered(rows: Patterns) -> Patterns:

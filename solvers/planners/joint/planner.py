@@ -33,7 +33,7 @@ from solvers.planners.joint.explain.explaining import explained
 from solvers.planners.joint.reading.formulation import Reading, read
 from solvers.planners.joint.seat.seating import match, seat
 from solvers.planners.joint.seat.seats import DUST, Seats
-from solvers.planners.joint.seat.standing import breaks_usd, interrupted_rps, seated_as, stopover
+from solvers.planners.joint.seat.standing import breaks_usd, interruptions, seated_as, stopover
 from solvers.planners.joint.solve.branch import few_devices
 from solvers.planners.joint.solve.reach import SHORT_LEAST
 from solvers.planners.joint.solve.solve import layout_of, solve
@@ -423,9 +423,9 @@ def _pursued(
         now = attempt.written(as_is, eager=True)
         found, short = {STANDING: now, own: plans[own]}, now.objective.unserved
     if short > DUST or snapshot.taken_at_s >= snapshot.target.promoted_at_s + snapshot.policy.cooldown_s:
-        layout = pursued(reading, cheapest, attempt.spare_deadline())
-        if layout is not None:
-            most = seat(attempt.floor, layout, attempt.terms)
+        places = pursued(reading, attempt.floor, cheapest, attempt.spare_deadline())
+        if places is not None:
+            most = seat(attempt.floor, places[1], attempt.terms, places[0])
             interrupted[CAPACITY] = _interrupted(reading, most)
             found[CAPACITY] = attempt.written(most, eager=True)
     return found, interrupted
@@ -433,9 +433,9 @@ def _pursued(
 
 def _interrupted(reading: Reading, seats: Seats) -> float:
     """What counts as unserved of who is interrupted, as objectives count it."""
-    weights = {need.workload: need.weight for need in reading.needs}
-    parts = interrupted_rps(seats, reading.snapshot.policy.interruption_over_s).items()
-    return sum((weights[reading.problem.workloads[number].id] * rate for number, rate in parts), start=0.0)
+    weights, works = {need.workload: need.weight for need in reading.needs}, reading.problem.workloads
+    parts = (weights[works[number].id] * rate * for_s for number, (rate, for_s) in interruptions(seats).items())
+    return sum(parts, start=0.0) / reading.snapshot.policy.interruption_over_s
 
 
 def _filled(attempt: Attempt, seats: Seats, found: Found, rivals: Rivals, first: Plan | None) -> Rivals:

@@ -6,34 +6,40 @@ which nothing stands yet, contents are exchanged for contents that serve more in
 cap is exceeded. Whole devices are never added. Services with budgets, quotas or spread are left alone.
 
 `pursued`, for operators whose policy names capacity before cost: of every pool, sets of workloads in partings of the
-device that leave less than a step, each judged twice, with the batches of the highest granted rate and with the largest
-that keep the promise. An integer programme over whole devices then leaves least of what must be served unserved and
-carries most in full batches, with a bonus for devices that stay. Where devices are coupled, with training jobs and with
-very many workloads, the cheapest layout is all there is.
+device that leave less than a step, judged with the batches of the highest granted rate and with the largest ones; and
+of what carries something, parts of that with others beside them. An integer programme over whole devices then leaves
+least of what must be served unserved or interrupted while replacements launch, and carries most in full batches. Beside
+the busiest moments of before there is a margin for what is asked now alone: what rises is served before it is short,
+and nothing is kept idle for what has passed. Where devices are coupled, with training jobs and with very many
+workloads, the cheapest layout is all there is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import combinations, combinations_with_replacement
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, combinations, combinations_with_replacement
 from math import comb
-from types import MappingProxyType
 
 import numpy as np
 
 from solvers.domain.arrays import Flags, Floats, Parallel, Whole
-from solvers.domain.ids import WorkloadId
+from solvers.domain.ids import ServiceId, WorkloadId
 from solvers.domain.policy import Term
 from solvers.domain.workload import WorkloadKind
 from solvers.engines.base import Limits, Program, ProgrammeRows, create
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.reading.formulation import Reading
-from solvers.planners.joint.seat.seats import DUST, DUST_W, Move, Seats
+from solvers.planners.joint.seat.seating import match
+from solvers.planners.joint.seat.seats import DUST, DUST_W, Floor, Move, Seats
 from solvers.planners.joint.solve.judge import Judge
+from solvers.planners.joint.solve.reach import GroupTurnover, Prospects, StandingGroups
+from solvers.planners.joint.solve.solve import layout_of
 from solvers.planners.joint.write import CEILING_PART
-from solvers.problems.joint import JointProblem
-from solvers.problems.patterns import Judged, Layout, Pattern, Patterns, Standing
+from solvers.problems.joint import WHOLE_PCT, JointProblem
+from solvers.problems.needs import sized_for_rps
+from solvers.problems.patterns import Judged, Layout, Pattern, Patterns
 
 MEMBERS_MAX = 4
 JUDGED_MAX = 4000
@@ -52,26 +58,20 @@ DECLARED_FACTOR = 20.0
 ROWS_MAX = 12_000
 """Contents of one size and pool that are looked at."""
 SHORT_FULL_RPS = 20_000.0
-"""Full requests/s that one request/s is worth that must be served and is not: a tenth outweighs what stays."""
-HEADROOM_FULL_RPS = 3.0
+"""Full requests/s that one request/s is worth that must be served and is not."""
+HEADROOM_FULL_RPS = 100.0
 """The same, of what is only sized for."""
-STAY_PART = 0.15
-"""Of what a device carries: so much more it counts where it stays as it is."""
 WORKLOADS_MAX = 100
 """Beyond, contents of more than one replica are too many to look at."""
 COLUMNS_MAX, ENTER_MAX = 1600, 50
-SHAKES = 30
-SHAKE = 0.5
+CROSSED_MAX, NEAR_MAX = 2400, 100
+"""Contents by group of devices that carry the same: in all, and of those that leave some of it as it is."""
+SHAKES, SHAKE = 30, 0.5
 """How often, and how far, the relaxed prices are shaken."""
-NODES = 400.0
-GAP = 2e-3
-ENGINE = "highs"
-_NOTHING: Mapping[int, Pattern] = MappingProxyType({})
+NODES, GAP, ENGINE = 100.0, 2e-3, "highs"
 
 
-def fill(
-    seats: Seats, open_to: Collection[WorkloadId], deadline: Deadline, stood: Mapping[int, Pattern] = _NOTHING
-) -> bool:
+def fill(seats: Seats, open_to: Collection[WorkloadId], deadline: Deadline, stood: Mapping[int, Pattern]) -> bool:
     """Keep what was filled before, and exchange other contents until nothing serves more or the time has ended; whether
     anything changed. `stood`: what stands, by device.
     """
@@ -111,7 +111,7 @@ def _contents(judge_all: Judge, pool: int, mine: Sequence[int], deadline: Deadli
         left -= count * len(partings)
         if len(partings):
             groups = np.array(list(combinations_with_replacement(variants, size)), dtype=np.int64)
-            judged = judge_all.judge(_crossed(kinds, groups, partings, MEMBERS_MAX))
+            judged = judge_all.judge(Patterns.crossed(kinds, groups, partings).widened(MEMBERS_MAX))
             lawful = judged.lawful.reshape(len(kinds), -1)
             each = np.flatnonzero(lawful.any(axis=0))
             made.append(judged.take(lawful.argmax(axis=0)[each] * lawful.shape[1] + each))
@@ -157,13 +157,8 @@ class Contents(Parallel):
 
     @staticmethod
     def of(problem: JointProblem, judged: Judged, fixed: Flags) -> Contents:
-        rates, replicas = (np.zeros((len(judged), len(problem.workloads))) for _ in range(2))
-        for place, variants in enumerate(judged.rows.variants.T):
-            stands = np.flatnonzero(variants >= 0)
-            number = problem.variant_workload[variants[stands]]
-            np.add.at(rates, (stands, number), judged.capacity_rps[stands, place])
-            np.add.at(replicas, (stands, number), 1.0)
-        return Contents(judged, fixed, rates, replicas)
+        rates = judged.by_workload(problem, judged.capacity_rps)
+        return Contents(judged, fixed, rates, judged.by_workload(problem, judged.rows.variants >= 0))
 
     def dynamic_w(self, judge: Judge) -> Floats:
         """What each draws above idle."""
@@ -250,55 +245,91 @@ def pursues(reading: Reading) -> bool:
     return first and 0 < len(problem.workloads) <= WORKLOADS_MAX and not coupled
 
 
-def pursued(reading: Reading, cheapest: Layout, deadline: Deadline) -> Layout | None:
-    """What carries most, the cheapest layout for a beginning; None: not in time. Raises EngineError as engines do."""
-    if deadline.over:
-        return None
+def pursued(reading: Reading, floor: Floor, warm: Layout, clock: Deadline) -> tuple[dict[int, Pattern], Layout] | None:
+    """What carries most, by device and anywhere; None: not in time. Raises EngineError as engines do."""
     problem, standing = reading.problem, reading.standing_patterns
-    given = (*(item.pattern for item in standing), *cheapest.patterns)
-    found = contents_of(problem, given)
-    stays = _stays(found, standing)
-    rows = np.concatenate([np.arange(len(found)), np.array(sorted(stays), dtype=np.int64)])
-    pool = problem.kind_pool[found.judged.rows.kind[rows]]
-    most = np.concatenate([problem.pool_devices[pool[: len(found)]], [float(stays[row]) for row in sorted(stays)]])
-    worth = found.judged.full_rps.sum(axis=1)[rows]
-    worth[len(found) :] *= 1 + STAY_PART
-    sheet = _Sheet(problem, found.take(rows), most, worth)
-    fixed = np.concatenate([found.fixed, np.ones(len(stays), dtype=bool)])
-    chosen = _promising(sheet, fixed, pool, deadline)
-    limits = Limits(time_s=deadline.time_left_s, work=NODES, gap=GAP)
-    answer = create(ENGINE).solve(sheet.program(chosen, integer=True), limits)
+    found = contents_of(problem, (*(item.pattern for item in standing), *warm.patterns))
+    relaxed = _of_pools(reading, found)
+    if clock.over or (duals := _prices(relaxed, clock)) is None:
+        return None
+    sheet = _of_groups(reading, found.take(_promising(relaxed, duals)), duals)
+    limits = Limits(time_s=clock.time_left_s, work=NODES, gap=GAP)
+    answer = create(ENGINE).solve(sheet.program(np.arange(len(sheet.found)), integer=True), limits)
     if answer.values is None:
         return None
-    counts = np.rint(answer.values[sheet.slacks :]).astype(np.int64)
+    counts = np.rint(answer.values[len(sheet.price) :]).astype(np.int64)
     kept = np.flatnonzero(counts)
-    patterns = Judge(problem).patterns(found.judged.take(rows[chosen[kept]]))
-    return Layout(patterns=tuple(patterns), counts=tuple(counts[kept].tolist()))
+    stands, _ = match(floor, layout_of(standing))
+    held = [[at for at in sorted(stands) if stands[at] == item.pattern] for item in standing] + [
+        [] for _ in problem.pools
+    ]
+    seated, loose = dict[int, Pattern](), Counter[Pattern]()
+    for row, pattern in zip(kept, Judge(problem).patterns(sheet.found.judged.take(kept)), strict=True):
+        group, count = int(sheet.place[row]), int(counts[row])
+        there = [held[group].pop() for _ in range(count) if held[group]]
+        seated |= dict.fromkeys(there, pattern)
+        loose[pattern] += count - len(there)
+    return seated, Layout(patterns=tuple(+loose), counts=tuple((+loose).values()))
 
 
-def _promising(sheet: _Sheet, fixed: Flags, pool: Whole, deadline: Deadline) -> Whole:
+def _of_groups(reading: Reading, some: Contents, duals: Floats) -> _Sheet:
+    """What each group of devices may carry next: these contents, and such as leave some of what it carries as it is."""
+    problem, standing, width = reading.problem, reading.standing_patterns, some.judged.rows.variants.shape[1]
+    stands = StandingGroups.of(problem, standing, len(standing), width)
+    # It has the largest batches that it bears, and holds their memory.
+    stands = replace(stands, judged=Judge(problem, eager=True).judge(stands.judged.rows))
+    pools, each = problem.kind_pool[some.judged.rows.kind], max(1, CROSSED_MAX // len(stands.devices))
+    parts, groups = list[Contents](), list[Whole]()
+    for number in np.flatnonzero(stands.devices).tolist():
+        made = [_best_worth(reading, some.take(np.flatnonzero(pools == stands.pool[number])), duals, each)]
+        if number < stands.count:
+            held = stands.judged.rows.take(np.array([number]))
+            beside = _beside(problem, int(stands.pool[number]), held.parts(), each)
+            made.append(_best_worth(reading, _judged(problem, Patterns.chained([*beside])), duals, NEAR_MAX))
+        parts += made
+        groups.append(np.full(sum(map(len, made)), number))
+    found, group = Contents.chained(parts), np.concatenate(groups)
+    change = GroupTurnover.of(stands, Prospects(judged=found.judged, group=group))
+    np.add.at(ends_rps := np.zeros_like(found.replicas), (change.column, change.work), change.ends_rps)
+    before_rps = stands.judged.served_rps(problem, stands.devices[: stands.count])
+    spare_rps = np.maximum(0.0, before_rps - problem.least_rps)
+    return _Sheet(reading, found, group, stands.devices, ends_rps, spare_rps)
+
+
+def _best_worth(reading: Reading, found: Contents, duals: Floats, most: int) -> Contents:
+    return found.take(np.argsort(_of_pools(reading, found).reduced(duals), kind="stable")[:most])
+
+
+def _sized_rps(reading: Reading) -> Floats:
+    """What is asked now, with its margin: what was asked before, and may come again, has no other one."""
+    policy, demands, problem = reading.snapshot.policy, reading.snapshot.demands_by_service(), reading.problem
+    asked = (demands.get(ServiceId(work.id)) for work in problem.workloads)
+    now_rps = [np.inf if item is None else sized_for_rps(item.rate_rps_mean, policy) for item in asked]
+    return np.clip(now_rps, problem.least_rps, problem.rate_rps)
+
+
+def _promising(sheet: _Sheet, duals: Floats) -> Whole:
     """The best columns at the relaxed prices and at prices shaken, for few whole devices decide more than those see."""
-    every, pools = np.arange(len(pool)), np.unique(pool)
-    if len(every) <= COLUMNS_MAX or (duals := _prices(sheet, fixed, pool, deadline)) is None:
-        return every
-    rng, chosen = np.random.default_rng(1), [np.flatnonzero(fixed)]
-    each = max(1, COLUMNS_MAX // ((1 + SHAKES) * len(pools)))
+    if len(pool := sheet.place) <= COLUMNS_MAX:
+        return np.arange(len(pool))
+    rng, chosen = np.random.default_rng(1), [np.flatnonzero(sheet.found.fixed)]
+    each = max(1, COLUMNS_MAX // ((1 + SHAKES) * len(np.unique(pool))))
     for shake in range(1 + SHAKES):
         factor = np.exp(rng.normal(0.0, SHAKE * (shake > 0), len(duals)))
         chosen += _best_of(sheet.reduced(duals * factor), pool, each)
     return np.unique(np.concatenate(chosen))
 
 
-def _prices(sheet: _Sheet, fixed: Flags, pool: Whole, deadline: Deadline) -> Floats | None:
+def _prices(sheet: _Sheet, deadline: Deadline) -> Floats | None:
     """Of the relaxed optimum, from few columns and those that are worth more at its prices; None: not in time."""
-    chosen, missing = np.flatnonzero(fixed), np.ones(len(pool), dtype=bool)
+    chosen, missing = np.flatnonzero(sheet.found.fixed), np.ones(len(sheet.found), dtype=bool)
     while True:
         missing[chosen] = False
         relaxed = create(ENGINE).solve(sheet.program(chosen, integer=False), Limits(time_s=deadline.left_s))
         if relaxed.row_duals is None:
             return None
         reduced = np.where(missing, sheet.reduced(relaxed.row_duals), np.inf)
-        better = np.concatenate(_best_of(reduced, pool, ENTER_MAX))
+        better = np.concatenate(_best_of(reduced, sheet.place, ENTER_MAX))
         better = better[reduced[better] < -DUST]
         if not len(better):
             return relaxed.row_duals
@@ -311,28 +342,27 @@ def _best_of(reduced: Floats, pool: Whole, most: int) -> list[Whole]:
     return [at[np.argsort(reduced[at], kind="stable")[:most]] for at in mine]
 
 
-def _stays(found: Contents, standing: Sequence[Standing]) -> dict[int, int]:
-    """Of those rows that stand, on how many devices."""
-    held = Patterns.of([item.pattern for item in standing], found.judged.rows.variants.shape[1])
-    devices = {key.tobytes(): item.devices for key, item in zip(held.keys, standing, strict=True)}
-    keys = enumerate(key.tobytes() for key in found.judged.rows.keys)
-    return {row: devices[key] for row, key in keys if key in devices}
-
-
 class _Sheet:
-    """Contents as columns. Rows: what must be served, what is sized for, fewest replicas, most of them, devices."""
+    """Contents as columns. Rows: what must be served, what is sized for, fewest replicas, what may end before it is
+    replaced, most replicas, devices.
+    """
 
-    def __init__(self, problem: JointProblem, found: Contents, most: Floats, worth: Floats) -> None:
-        work = problem.workloads
-        self.slacks = 3 * len(work)
-        self.problem, self.most, self.worth = problem, most, worth
-        self.fewest = np.array([float(item.replicas_min) for item in work])
-        self.highest = np.array([float(item.replicas_max) for item in work])
-        pools = np.eye(len(problem.pools))[problem.kind_pool[found.judged.rows.kind]]
-        granted, replicas = found.granted_rps, found.replicas
-        self.cells = np.concatenate([granted, granted, replicas, replicas, pools], axis=1)
-        weight = problem.weight / problem.weight.mean()
-        self.price = np.concatenate([SHORT_FULL_RPS * weight, HEADROOM_FULL_RPS * weight, SHORT_FULL_RPS * weight])
+    def __init__(
+        self, reading: Reading, found: Contents, place: Whole, devices: Whole, ends_rps: Floats, spare_rps: Floats
+    ) -> None:
+        problem, work = reading.problem, reading.problem.workloads
+        self.found, self.place, self.devices = found, place, devices.astype(np.float64)
+        fewest, highest = np.array([(item.replicas_min, item.replicas_max) for item in work], dtype=np.float64).T
+        self.lower = np.concatenate([problem.least_rps, _sized_rps(reading), fewest, -spare_rps])
+        self.upper = np.concatenate([highest, devices])
+        self.worth = found.judged.full_rps.sum(axis=1)
+        rates, replicas, places = found.granted_rps, found.replicas, np.eye(len(devices))[place]
+        self.cells = np.concatenate([rates, rates, replicas, -ends_rps, replicas, places], axis=1)
+        launch_s = np.zeros(len(work))
+        np.maximum.at(launch_s, problem.variant_workload, [item.launch_s for item in problem.variants])
+        weight, part = problem.weight / problem.weight.mean(), launch_s / reading.snapshot.policy.interruption_over_s
+        each = (SHORT_FULL_RPS, HEADROOM_FULL_RPS, SHORT_FULL_RPS, SHORT_FULL_RPS * part)
+        self.price = np.concatenate([item * weight for item in each])
 
     def reduced(self, duals: Floats) -> Floats:
         """What columns cost at these prices."""
@@ -340,48 +370,56 @@ class _Sheet:
 
     def program(self, chosen: Whole, *, integer: bool) -> Program:
         """The programme over some of the contents."""
-        rows, cells = ProgrammeRows(), self.cells[chosen]
-        slack = rows.add_columns(self.price, np.full(self.slacks, np.inf), integer=False)
-        take = rows.add_columns(-self.worth[chosen], self.most[chosen], integer=integer)
-        free = np.full(len(self.highest) + len(self.problem.pools), -np.inf)
+        rows, cells, slacks = ProgrammeRows(), self.cells[chosen], len(self.price)
+        slack = rows.add_columns(self.price, np.full(slacks, np.inf), integer=False)
+        most = self.devices[self.place[chosen]]
+        take = rows.add_columns(-self.worth[chosen], most, integer=integer)
         sides = rows.add_rows(
-            np.concatenate([self.problem.least_rps, self.problem.rate_rps, self.fewest, free]),
-            np.concatenate([np.full(self.slacks, np.inf), self.highest, self.problem.pool_devices]),
+            np.concatenate([self.lower, np.full(len(self.upper), -np.inf)]),
+            np.concatenate([np.full(slacks, np.inf), self.upper]),
         )
-        rows.enter(sides[: self.slacks], slack, 1.0)
+        rows.enter(sides[:slacks], slack, 1.0)
         column, row = np.nonzero(cells)
         rows.enter(row, take[column], cells[column, row])
         return rows.program()
 
 
+def _of_pools(reading: Reading, found: Contents) -> _Sheet:
+    """Whatever stands where."""
+    place, nothing = reading.problem.kind_pool[found.judged.rows.kind], np.zeros_like(found.replicas)
+    return _Sheet(reading, found, place, reading.problem.pool_devices, nothing, nothing[:1].sum(axis=0))
+
+
 def contents_of(problem: JointProblem, given: tuple[Pattern, ...]) -> Contents:
     """Everything that is looked at, what is handed in first."""
     width = max(MEMBERS_MAX, max((len(item.variants) for item in given), default=0))
-    rows = Patterns.chained([Patterns.of(given, width), *_rows(problem, width)])
+    none = Patterns.singles(np.array([0]), np.array([-1]), np.array([0])).widened(width)
+    every = (_beside(problem, pool, [none], ROWS_MAX) for pool in range(len(problem.pools)))
+    return _judged(problem, Patterns.chained([Patterns.of(given, width), *chain.from_iterable(every)]), len(given))
+
+
+def _judged(problem: JointProblem, rows: Patterns, given: int = 0) -> Contents:
+    """With both choices of batches; the first ones are handed in."""
     both = [Judge(problem, eager=eager).judge(rows) for eager in (True, False)]
-    lawful = [np.flatnonzero(item.lawful) for item in both]
+    lawful = [np.flatnonzero(item.lawful & (item.rows.variants[:, 0] >= 0)) for item in both]
     judged = Judged.chained([item.take(chosen) for item, chosen in zip(both, lawful, strict=True)])
-    return Contents.of(problem, judged, np.concatenate(lawful) < len(given))
+    return Contents.of(problem, judged, np.concatenate(lawful) < given)
 
 
-def _rows(problem: JointProblem, width: int) -> Iterator[Patterns]:
-    """Of every pool at its highest clock: few members first, in as many partings as there is room for."""
-    for pool, place in enumerate(problem.pools):
-        clock = int(problem.kind_clock_mhz[problem.kind_pool == pool].max(initial=0))
-        kinds = problem.like(pool, clock)
-        able = np.flatnonzero(problem.allowed[pool])
-        for size in range(1, min(MEMBERS_MAX, place.clients, len(able)) + 1):
-            most = ROWS_MAX // max(1, comb(len(able), size) * len(kinds))
-            partings = problem.partings(size, most)
+def _beside(problem: JointProblem, pool: int, parts: Iterable[Patterns], most: int) -> Iterator[Patterns]:
+    """On a device of a pool each of these contents, and at its highest clock others in what it leaves: few members
+    first, in as many partings as there is room for.
+    """
+    kinds = problem.like(pool, int(problem.kind_clock_mhz[problem.kind_pool == pool].max(initial=0)))
+    able = np.flatnonzero(problem.allowed[pool]).tolist()
+    for part in parts:
+        width = part.variants.shape[1]
+        kept = int(np.count_nonzero(part.variants >= 0))
+        free_pct, places = WHOLE_PCT - int(part.shares_pct.sum()), min(MEMBERS_MAX, problem.pools[pool].clients) - kept
+        yield part
+        for size in range(1, min(places, len(able)) + 1):
+            groups = np.array(list(combinations(able, size)), dtype=np.int64)
+            partings = problem.partings(size, most // max(1, len(groups) * len(kinds)), free_pct)
             if not len(partings):
                 break
-            groups = np.array(list(combinations(able.tolist(), size)), dtype=np.int64)
-            yield _crossed(kinds, groups, partings, width)
-
-
-def _crossed(kinds: list[int], groups: Whole, partings: Whole, width: int) -> Patterns:
-    return Patterns(
-        kind=np.repeat(np.array(kinds, dtype=np.int64), len(groups) * len(partings)),
-        variants=np.tile(np.repeat(groups, len(partings), axis=0), (len(kinds), 1)),
-        shares_pct=np.tile(partings, (len(kinds) * len(groups), 1)),
-    ).widened(width)
+            yield Patterns.crossed(kinds, groups, partings, part.narrowed(kept)).widened(width)

@@ -96,13 +96,13 @@ def candidates_of(reading: Reading, plan: Plan, prices: Prices | None) -> tuple[
         (number for number, work in enumerate(problem.workloads) if work.id not in jobs),
         key=lambda number: (problem.workloads[number].id not in first, number),
     )
-    grid = _looked_at(problem, numbers)
+    kinds, shares_pct, some = _looked_at(problem, numbers)
     got = _got(reading, plan, terms)
     found = {key: _of_plan(key[1], items) for key, items in got.items()}
-    for item in _best(terms, grid, got, plan):
+    for item in _best(terms, (kinds, shares_pct, some), got, plan):
         found.setdefault((item.workload, item.gpu_type, item.model), item)
     own = {need.workload: need.model for need in reading.needs}
-    wanted = {problem.workloads[number].id for number in grid.workloads.tolist()}
+    wanted = {problem.workloads[number].id for number in some.tolist()}
     outside = {need.workload for need in reading.needs} - {work.id for work in problem.workloads} - jobs
     for (workload, gpu_type), reason in reading.refusals.items():
         if workload in wanted or workload in outside:
@@ -111,7 +111,7 @@ def candidates_of(reading: Reading, plan: Plan, prices: Prices | None) -> tuple[
         for reason, gpu_type in product(need.alternatives_refused, _types_of(need.workload, found)):
             model = ModelName(reason.subject)
             found[need.workload, gpu_type, model] = _ruled_out(need.workload, gpu_type, model, reason)
-    return tuple(found[key] for key in sorted(found)), len(numbers) - len(grid.workloads)
+    return tuple(found[key] for key in sorted(found)), len(numbers) - len(some)
 
 
 def _ruled_out(of: WorkloadId, there: GpuTypeName, model: ModelName, reason: Reason) -> Candidate:
@@ -124,17 +124,8 @@ def _types_of(workload: WorkloadId, found: dict[Key, Candidate]) -> list[GpuType
     return sorted({item.gpu_type for item in own if item.chosen} or {item.gpu_type for item in own})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Grid:
-    """Configurations that are looked at: every kind with every share, for some workloads."""
-
-    kinds: Whole
-    shares_pct: Whole
-    workloads: Whole
-
-
-def _looked_at(problem: JointProblem, numbers: list[int]) -> _Grid:
-    """All, else fewer shares, else the highest clocks, else fewer workloads."""
+def _looked_at(problem: JointProblem, numbers: list[int]) -> tuple[Whole, Whole, Whole]:
+    """Kinds, shares and workloads: all, else fewer shares, else the highest clocks, else fewer workloads."""
     variants = np.bincount(problem.variant_workload, minlength=len(problem.workloads))
     # What others leave is no choice of its own: there is too little of it.
     whole = ~np.array([pool.rest for pool in problem.pools], dtype=bool)[problem.kind_pool]
@@ -148,19 +139,21 @@ def _looked_at(problem: JointProblem, numbers: list[int]) -> _Grid:
         for stride in STRIDES:
             shares = problem.shares_pct[::-1][::stride][::-1]
             if total * len(kinds) * len(shares) <= ROWS_MAX:
-                return _Grid(kinds=kinds, shares_pct=shares, workloads=np.array(sorted(numbers), dtype=np.int64))
+                return kinds, shares, np.array(sorted(numbers), dtype=np.int64)
     room = ROWS_MAX // max(1, len(highest) * len(shares))
     fit = int(np.searchsorted(np.cumsum(variants[numbers]), room, side="right"))
-    return _Grid(kinds=highest, shares_pct=shares, workloads=np.array(sorted(numbers[:fit]), dtype=np.int64))
+    return highest, shares, np.array(sorted(numbers[:fit]), dtype=np.int64)
 
 
-def _best(terms: _Terms, grid: _Grid, got: dict[Key, list[_Had]], plan: Plan) -> Iterator[Candidate]:
+def _best(
+    terms: _Terms, grid: tuple[Whole, Whole, Whole], got: dict[Key, list[_Had]], plan: Plan
+) -> Iterator[Candidate]:
     """By network of a workload and GPU type the configuration that costs least for the whole rate at shadow prices."""
-    problem, spent = terms.problem, _spent(got, terms)
+    problem, spent, (kinds, shares_pct, works) = terms.problem, _spent(got, terms), grid
     gaps = ((gap.workload, reason) for gap in plan.unplaced for reason in reversed(gap.reasons))
     blocked = {(of, reason.subject): reason for of, reason in gaps if reason.code not in _OF_OTHERS}
-    variants = np.flatnonzero(np.isin(problem.variant_workload, grid.workloads))
-    rows = Patterns.singles(grid.kinds, variants, grid.shares_pct)
+    variants = np.flatnonzero(np.isin(problem.variant_workload, works))
+    rows = Patterns.singles(kinds, variants, shares_pct)
     rows = rows.take(problem.allowed[problem.kind_pool[rows.kind], rows.variants[:, 0]])
     judged = Judge(problem).judge_slowed(rows, terms.slowdown(rows))
     judged = judged.take(np.flatnonzero(judged.lawful))
@@ -204,12 +197,11 @@ def _best(terms: _Terms, grid: _Grid, got: dict[Key, list[_Had]], plan: Plan) ->
 
 def _dearer(gpu_type: GpuTypeName, listed: float, chosen: float, more: float) -> Reason:
     """Why not here: dearer by list price, or only by what else the devices are worth, or not dearer at all."""
-    facts = [Fact(name="usd_per_h_here", value=round(listed, 6)), Fact(name="usd_per_h_chosen", value=round(chosen, 6))]
-    if more > DUST_USD:
-        facts.append(Fact(name="usd_per_h_more", value=round(more, 6)))
-        return Reason(code=ReasonCode.COSTLIER, subject=gpu_type, facts=tuple(facts))
-    facts.append(Fact(name="usd_per_h_less_at_shadow_prices", value=round(max(0.0, -more), 6)))
-    return Reason(code=ReasonCode.REJECTED_ALTERNATIVE, subject=gpu_type, facts=tuple(facts))
+    facts = {"usd_per_h_here": listed, "usd_per_h_chosen": chosen}
+    facts |= {"usd_per_h_more": more} if more > DUST_USD else {"usd_per_h_less_at_shadow_prices": max(0.0, -more)}
+    code = ReasonCode.COSTLIER if more > DUST_USD else ReasonCode.REJECTED_ALTERNATIVE
+    told = tuple(Fact(name=name, value=round(usd, 6)) for name, usd in facts.items())
+    return Reason(code=code, subject=gpu_type, facts=told)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,11 +84,7 @@ class Left:
 def variants_of(needs: tuple[Need, ...], models: Mapping[ModelName, ModelVariant]) -> tuple[Variant, ...]:
     """Each need's networks, its own first."""
     return tuple(
-        Variant(
-            workload=number,
-            model=name,
-            launch_s=models[name].launch_s if name in models else LAUNCH_S_DEFAULT,
-        )
+        Variant(workload=number, model=name, launch_s=models[name].launch_s if name in models else LAUNCH_S_DEFAULT)
         for number, need in enumerate(needs)
         for name in (need.model, *need.alternatives)
     )
@@ -350,10 +346,7 @@ class _Books:
             return False
         quota = self.fleet.quota_left.get(need.project, math.inf)
         search = RoomSearch(
-            need=need,
-            share_pct=item.share_pct_sm,
-            memory_mib=item.memory_mib_limit,
-            power_w=item.power_w_planned,
+            need=need, share_pct=item.share_pct_sm, memory_mib=item.memory_mib_limit, power_w=item.power_w_planned
         )
         return self.fleet.gpus(device, item.share_pct_sm) <= quota + DUST and self.fleet.fits(search, device)
 

@@ -33,9 +33,10 @@ from solvers.problems.joint import WHOLE_PCT
 from solvers.problems.patterns import Judged, Layout, Pattern, Patterns
 
 
-def seat(floor: Floor, layout: Layout, terms: Terms) -> Seats:
+def seat(floor: Floor, layout: Layout, terms: Terms, at: Mapping[int, Pattern] | None = None) -> Seats:
+    """`at`: contents that have their devices; then the layout is what may go anywhere."""
     seats = Seats.empty(floor)
-    seated, loose = match(floor, layout)
+    seated, loose = match(floor, layout) if at is None else (at, dict(zip(layout.patterns, layout.counts, strict=True)))
     for device, pattern in sorted(seated.items()):
         seats.put(device, pattern)
     place(seats, loose)

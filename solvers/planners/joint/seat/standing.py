@@ -54,15 +54,10 @@ def breaks_usd(seats: Seats, period_s: float) -> float:
     """What is left unserved while replacements launch, $/h: so long interrupted counts as never served (`period_s`)."""
     work = seats.floor.problem.workloads
     parts = (
-        work[number].unserved_usd * rate / work[number].rate_least_rps
-        for number, rate in interrupted_rps(seats, period_s).items()
+        work[number].unserved_usd * (rate_rps * launch_s / period_s) / work[number].rate_least_rps
+        for number, (rate_rps, launch_s) in interruptions(seats).items()
     )
     return sum(parts, start=0.0)
-
-
-def interrupted_rps(seats: Seats, period_s: float) -> dict[int, float]:
-    """By workload that interrupts: the rate never served in `period_s` that counts as much."""
-    return {number: rate_rps * launch_s / period_s for number, (rate_rps, launch_s) in interruptions(seats).items()}
 
 
 def interruptions(seats: Seats) -> dict[int, tuple[float, float]]:

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import combinations
 
 import numpy as np
 
@@ -33,9 +32,6 @@ from solvers.problems.patterns import EMPTY, Judged, Layout, Pattern, Patterns, 
 ENGINE = "highs"
 GROUPS_MAX = 40
 """Groups that are open."""
-DROPPED_MAX = 2
-"""Members that go from a device that keeps others, where there are many."""
-SUBSETS_MAX = 16
 ROWS_MAX, ROWS_PER_S, ROWS_PER_UNIT = 20_000, 8000.0, 120.0
 """Contents that are looked at in all, and for each second or unit of work that there is."""
 PRICED_MAX, PRICED_LOOK = 4, Look(part=0.02, step_pct=5, repeats=4)
@@ -88,9 +84,9 @@ def reached(
     problem: JointProblem, standing: Sequence[Standing], fresh: Sequence[Pattern], terms: ReachTerms, deadline: Deadline
 ) -> Reached:
     """`fresh`: contents that a solve found."""
-    stands = _StandingGroups.of(problem, standing)
+    stands = StandingGroups.of(problem, standing)
     rows = ROWS_PER_S * deadline.left_s if deadline.work_units is None else ROWS_PER_UNIT * deadline.work_units
-    options = _Prospects.of(stands, fresh, int(min(rows, ROWS_MAX)))
+    options = Prospects.of(stands, fresh, int(min(rows, ROWS_MAX)))
     deadline.spend(1 + int(len(options.group) / ROWS_PER_UNIT))
     for _ in range(PRICED_MAX):
         more = options.and_also(stands, _ReachProgramme(stands, options, terms).priced(deadline))
@@ -113,7 +109,7 @@ def reached(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _StandingGroups:
+class StandingGroups:
     """Groups that are open: what stands first, then what is idle of each pool."""
 
     problem: JointProblem
@@ -129,10 +125,12 @@ class _StandingGroups:
     """By workload, of all that stands."""
 
     @staticmethod
-    def of(problem: JointProblem, standing: Sequence[Standing]) -> _StandingGroups:
-        """All, or of very many those of workloads that are short and the emptiest."""
-        judge = Judge(problem)
-        every = judge.judge(Patterns.of([item.pattern for item in standing], judge.width))
+    def of(
+        problem: JointProblem, standing: Sequence[Standing], most: int | None = None, width: int = 0
+    ) -> StandingGroups:
+        """All, or of more than `most` those of workloads that are short and the emptiest."""
+        judge, most = Judge(problem), GROUPS_MAX if most is None else most
+        every = judge.judge(Patterns.of([item.pattern for item in standing], width or judge.width))
         devices = np.array([item.devices for item in standing], dtype=np.int64)
         pool = problem.kind_pool[every.rows.kind]
         used = np.bincount(pool, weights=devices, minlength=len(problem.pools)).astype(np.int64)
@@ -141,8 +139,8 @@ class _StandingGroups:
         rows = every.rows
         hosts = (short[problem.variant_workload[rows.variants]] & (rows.variants >= 0)).any(axis=1)
         order = np.lexsort((rows.shares_pct.sum(axis=1), ~hosts))
-        some, rest = np.sort(order[:GROUPS_MAX]), np.sort(order[GROUPS_MAX:])
-        return _StandingGroups(
+        some, rest = np.sort(order[:most]), np.sort(order[most:])
+        return StandingGroups(
             problem=problem,
             judge=judge,
             judged=every.take(some),
@@ -174,14 +172,14 @@ class _StandingGroups:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Prospects:
+class Prospects:
     """What the devices of each group may carry. The first ones are what stands, in the order of the groups."""
 
     judged: Judged
     group: Whole
 
     @staticmethod
-    def of(stands: _StandingGroups, fresh: Sequence[Pattern], most: int) -> _Prospects:
+    def of(stands: StandingGroups, fresh: Sequence[Pattern], most: int) -> Prospects:
         """About so many at most."""
         judge, found, group = stands.judge, [stands.judged.rows], [np.arange(stands.count)]
         rows = Patterns.of([item for item in fresh if len(item.variants) <= judge.width], judge.width)
@@ -194,22 +192,22 @@ class _Prospects:
             empty = Patterns.singles(kinds, np.array([-1]), np.array([0])).widened(judge.width)
             made += _more(stands.problem, empty, each // 4)
             if number < stands.count:
-                parts = Patterns.chained([*_parts(stands.judged.rows.take(np.array([number])))])
+                parts = Patterns.chained([*stands.judged.rows.take(np.array([number])).parts()])
                 made += [parts, *_more(stands.problem, parts, each // 2)]
             some = Patterns.chained(made)
             found.append(some)
             group.append(np.full(len(some), number))
-        none = _Prospects(judged=stands.judged, group=np.arange(stands.count))
+        none = Prospects(judged=stands.judged, group=np.arange(stands.count))
         return none.joined(judge, Patterns.chained(found), np.concatenate(group))
 
-    def and_also(self, stands: _StandingGroups, rows: Patterns) -> _Prospects:
+    def and_also(self, stands: StandingGroups, rows: Patterns) -> Prospects:
         """With these on every open group of their pool."""
         here, there = np.nonzero(
             stands.problem.kind_pool[rows.kind][:, None] == np.where(stands.devices > 0, stands.pool, -1)
         )
         return self.joined(stands.judge, rows.take(here), there)
 
-    def joined(self, judge: Judge, rows: Patterns, group: Whole) -> _Prospects:
+    def joined(self, judge: Judge, rows: Patterns, group: Whole) -> Prospects:
         """With what is new and lawful of these."""
         rows = ordered(rows)
         keys = np.hstack(
@@ -219,21 +217,10 @@ class _Prospects:
         new = first[first >= len(self.group)] - len(self.group)
         judged = judge.judge(rows.take(new))
         kept = np.flatnonzero(judged.lawful & (judged.rows.variants[:, 0] >= 0))
-        return _Prospects(
+        return Prospects(
             judged=Judged.chained([self.judged, judged.take(kept)]),
             group=np.concatenate([self.group, group[new][kept]]),
         )
-
-
-def _parts(row: Patterns) -> Iterator[Patterns]:
-    """One device's contents without some of its members."""
-    members = np.flatnonzero(row.variants[0] >= 0).tolist()
-    sizes = range(len(members)) if 2 ** len(members) <= SUBSETS_MAX else range(DROPPED_MAX + 1)
-    for size in sizes:
-        for gone in combinations(members, size):
-            variants, shares = row.variants.copy(), row.shares_pct.copy()
-            variants[:, list(gone)], shares[:, list(gone)] = -1, 0
-            yield ordered(Patterns(kind=row.kind, variants=variants, shares_pct=shares))
 
 
 def _more(problem: JointProblem, rows: Patterns, most: int) -> Iterator[Patterns]:
@@ -257,12 +244,12 @@ class _ReachProgramme:
     must be served is short or interrupted at all. Columns: what may stay undone, see `_undone`, then contents.
     """
 
-    def __init__(self, stands: _StandingGroups, options: _Prospects, terms: ReachTerms) -> None:
+    def __init__(self, stands: StandingGroups, options: Prospects, terms: ReachTerms) -> None:
         self.stands, self.options, problem = stands, options, stands.asked
         self.left_usd = np.inf
         closed, devices, works = stands.closed, stands.closed_devices, len(problem.workloads)
         self.master = master = Rows(problem, Rows(problem).activity(closed, devices))
-        own, change = master.columns(options.judged), _Turnover.of(stands, options)
+        own, change = master.columns(options.judged), GroupTurnover.of(stands, options)
         usd, groups = options.judged.usd_per_h, len(stands.devices)
         ends_at = master.count + groups
         contents = Columns.of(
@@ -388,7 +375,7 @@ class _ReachProgramme:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Turnover:
+class GroupTurnover:
     """From what stands to each option: what starts, and by workload what ends before its replacement is ready."""
 
     launch_s: Floats
@@ -399,7 +386,7 @@ class _Turnover:
     ends_rps: Floats
 
     @staticmethod
-    def of(stands: _StandingGroups, options: _Prospects) -> _Turnover:
+    def of(stands: StandingGroups, options: Prospects) -> GroupTurnover:
         problem, rows = stands.problem, options.judged.rows
         network = np.append(problem.network, -1)
         idle = options.group >= stands.count
@@ -421,7 +408,7 @@ class _Turnover:
         dedicated = np.append(problem.dedicated, False)
         tight = (memory > room) | dedicated[np.hstack([rows.variants, held.rows.variants])].any(axis=1)
         column, member = np.nonzero(left & tight[:, None])
-        return _Turnover(
+        return GroupTurnover(
             launch_s=(launch_s[rows.variants] * new).sum(axis=1),
             new_part=(rows.shares_pct * new).sum(axis=1) / np.maximum(share, 1),
             column=column,

@@ -52,15 +52,15 @@ def two(rate_rps: float = 20.0, **changes: object) -> JointProblem:
 
 def test_spare_share_goes_to_who_can_use_more() -> None:
     seats = seated(two(), ((0, 20),), ((1, 20),))
-    assert fill(seats, MORE, PLENTY)
+    assert fill(seats, MORE, PLENTY, {})
     assert float(seats.served_rps.sum()) == pytest.approx(200.0)
     assert all(sum(item.shares_pct) == 100 for item in seats.patterns if item is not None)
-    assert not fill(seats, MORE, PLENTY)
+    assert not fill(seats, MORE, PLENTY, {})
 
 
 def test_nobody_falls_below_what_is_declared() -> None:
     seats = seated(two(60.0), ((0, 60),), ((1, 60),))
-    fill(seats, MORE, PLENTY)
+    fill(seats, MORE, PLENTY, {})
     assert (seats.served_rps >= 60.0 - 1e-6).all()
 
 
@@ -68,15 +68,15 @@ def test_who_is_short_comes_before_who_can_use_more() -> None:
     weighty = two(80.0)
     weighty = replace(weighty, workloads=(replace(weighty.workloads[0], priority=3), weighty.workloads[1]))
     seats = seated(weighty, ((0, 100),), ((0, 60), (1, 40)))
-    fill(seats, MORE, PLENTY)
+    fill(seats, MORE, PLENTY, {})
     assert seats.served_rps[1] >= 80.0 - 1e-6
 
 
 def test_others_and_what_stands_are_left_alone() -> None:
     seats = seated(two(), ((0, 20), (1, 20)))
-    assert not fill(seats, frozenset({WorkloadId("demo/w0")}), PLENTY)
+    assert not fill(seats, frozenset({WorkloadId("demo/w0")}), PLENTY, {})
     standing = seated(two(), ((0, 20),), stands={0: [held(0, 20)]})
-    assert not fill(standing, MORE, PLENTY)
+    assert not fill(standing, MORE, PLENTY, {})
 
 
 def test_contents_that_stand_come_back_where_only_spare_was_taken() -> None:
@@ -100,7 +100,7 @@ def test_contents_that_stand_come_back_where_only_spare_was_taken() -> None:
 def test_replicas_stay_within_their_number() -> None:
     single = two(replicas_max=1)
     seats = seated(single, ((0, 20),), ((1, 20),))
-    fill(seats, MORE, PLENTY)
+    fill(seats, MORE, PLENTY, {})
     assert seats.replicas == [1, 1]
 
 
@@ -108,7 +108,7 @@ def test_a_cap_on_power_is_kept() -> None:
     tight = two()
     tight = replace(tight, pools=(replace(tight.pools[0], limit_w=70.0, capped=True),))
     seats = seated(tight, ((0, 20),))
-    assert fill(seats, MORE, PLENTY)
+    assert fill(seats, MORE, PLENTY, {})
     found = seats.patterns[0]
     assert found is not None
     assert found.draw_w <= 70.0 + 1e-6
@@ -121,7 +121,7 @@ def test_two_devices_of_a_node_take_no_more_than_it_bears_together() -> None:
     seats = Seats.empty(floor(of, nodes=(2, 160.0)))
     seats.put(0, pattern(of, (1, 40)))
     seats.put(1, pattern(of, (0, 40)))
-    fill(seats, MORE, PLENTY)
+    fill(seats, MORE, PLENTY, {})
     assert seats.left_w.min() >= -1e-6
 
 

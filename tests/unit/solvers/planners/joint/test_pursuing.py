@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from solvers.domain.device import PowerCap, PowerScope
-from solvers.domain.ids import Generation
+from solvers.domain.ids import Generation, ServiceId
 from solvers.domain.plan import Plan
 from solvers.domain.policy import Term
 from solvers.domain.snapshot import Snapshot
+from solvers.domain.telemetry import Demand, DemandOrigin
 from solvers.planners import registry
 from solvers.planners.joint import spare
 from solvers.planners.joint.reading.formulation import read
@@ -22,6 +23,7 @@ from solvers.verify.checks import verify
 from solvers.verify.picture import is_fatal
 from tests import builders
 
+CROWDED = [(7000, (60.0, 40.0, 40.0, 90.0), 1.2), (5000, (40.0, 90.0, 60.0, 20.0), 1.5)]
 ORDER = (Term.UNSERVED, Term.SLO_RISK, Term.CAPACITY)
 
 
@@ -129,6 +131,43 @@ def test_a_shortage_that_interrupting_would_outweigh_is_borne(over_s: float, sta
     again = planned(replace(seen, policy=replace(seen.policy, interruption_over_s=over_s)))
     assert (processes(again) == processes(first)) is stands
     assert (again.objective.unserved > 0.0) is stands
+
+
+@pytest.mark.parametrize(("memory_mib", "rates", "times"), CROWDED)
+def test_what_serves_who_is_short_beside_what_stands_carries_most(
+    memory_mib: int, rates: tuple[float, ...], times: float
+) -> None:
+    """Memory does not hold a device's processes beside all that replaces them: what interrupts nobody leaves some as
+    they are, and goes where there is room, though it would carry as much on the other device.
+    """
+    devices = [replace(builders.device("a", at, "t4"), memory_mib=memory_mib) for at in range(2)]
+    services = [builders.service(f"s{at}", rate_rps_declared=rate, replicas_max=4) for at, rate in enumerate(rates)]
+    policy = builders.policy(objective=ORDER, work_units=200, interruption_over_s=15.0)
+    seen = builders.snapshot(devices, services, policy=policy)
+    first = planned(seen)
+    served = {item.id: sum(at.capacity_rps for at in first.assignments if at.workload == item.id) for item in services}
+    fullest = min(services, key=lambda item: served[item.id] / item.rate_rps_declared)
+    later = stood(asked(seen, fullest.name, served[fullest.id] * times), first)
+    proposal = registry.propose("joint", builders.request(later))
+    assert proposal.plan is not None
+    assert proposal.insight is not None
+    cheapest = next(item.objective for item in proposal.insight.contenders if item.name == "joint")
+    assert proposal.plan.objective.unserved == cheapest.unserved == 0.0
+    assert proposal.plan.objective.capacity_rps > 1.25 * cheapest.capacity_rps
+
+
+def test_what_is_asked_now_has_its_margin_and_what_has_passed_has_none() -> None:
+    """The busiest moment is served either way."""
+    policy = builders.policy(objective=ORDER, work_units=200, demand_headroom=1.3)
+    carried = dict[float, Plan]()
+    for now_rps in (600.0, 50.0):
+        demand = replace(
+            Demand.declared(ServiceId("demo/one"), 600.0), rate_rps_mean=now_rps, origin=DemandOrigin.OBSERVED
+        )
+        carried[now_rps] = planned(picture(rate_rps=600.0, policy=policy, demands=(demand,)))
+    assert granted(carried[50.0])["one"] >= 600.0
+    assert granted(carried[600.0])["one"] >= 780.0
+    assert carried[50.0].objective.capacity_rps > carried[600.0].objective.capacity_rps
 
 
 def test_capacity_after_cost_is_not_pursued() -> None:
