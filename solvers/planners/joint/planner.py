@@ -425,7 +425,7 @@ def _pursued(
     if short > DUST or snapshot.taken_at_s >= snapshot.target.promoted_at_s + snapshot.policy.cooldown_s:
         places = pursued(reading, attempt.floor, cheapest, attempt.spare_deadline())
         if places is not None:
-            most = seat(attempt.floor, places[1], attempt.terms, places[0])
+            most = seat(attempt.floor, places[0], attempt.terms, places[1])
             interrupted[CAPACITY] = _interrupted(reading, most)
             found[CAPACITY] = attempt.written(most, eager=True)
     return found, interrupted

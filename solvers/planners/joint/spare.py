@@ -7,11 +7,10 @@ cap is exceeded. Whole devices are never added. Services with budgets, quotas or
 
 `pursued`, for operators whose policy names capacity before cost: of every pool, sets of workloads in partings of the
 device that leave less than a step, judged with the batches of the highest granted rate and with the largest ones; and
-of what carries something, parts of that with others beside them. An integer programme over whole devices then leaves
-least of what must be served unserved or interrupted while replacements launch, and carries most in full batches. Beside
-the busiest moments of before there is a margin for what is asked now alone: what rises is served before it is short,
-and nothing is kept idle for what has passed. Where devices are coupled, with training jobs and with very many
-workloads, the cheapest layout is all there is.
+of what carries something, parts of that with others beside them. Of whole devices least of what must be served is then
+left unserved or interrupted while replacements launch, and most is carried in full batches. Beside the busiest moments
+of before there is a margin for what is asked now alone: what rises is served before it is short, and nothing is kept
+idle for what has passed. Where devices are coupled, with jobs and very many workloads the cheapest layout is all.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from solvers.planners.joint.solve.solve import layout_of
 from solvers.planners.joint.write import CEILING_PART
 from solvers.problems.joint import WHOLE_PCT, JointProblem
 from solvers.problems.needs import sized_for_rps
-from solvers.problems.patterns import Judged, Layout, Pattern, Patterns
+from solvers.problems.patterns import EMPTY, Judged, Layout, Pattern, Patterns
 
 MEMBERS_MAX = 4
 JUDGED_MAX = 4000
@@ -64,8 +63,8 @@ HEADROOM_FULL_RPS = 100.0
 WORKLOADS_MAX = 100
 """Beyond, contents of more than one replica are too many to look at."""
 COLUMNS_MAX, ENTER_MAX = 1600, 50
-CROSSED_MAX, NEAR_MAX = 2400, 100
-"""Contents by group of devices that carry the same: in all, and of those that leave some of it as it is."""
+GROUPS_MAX, CROSSED_MAX, NEAR_MAX = 8, 2400, 100
+"""Groups of devices that carry the same up to which each is looked at; their contents, and those that leave some."""
 SHAKES, SHAKE = 30, 0.5
 """How often, and how far, the relaxed prices are shaken."""
 NODES, GAP, ENGINE = 100.0, 2e-3, "highs"
@@ -245,31 +244,33 @@ def pursues(reading: Reading) -> bool:
     return first and 0 < len(problem.workloads) <= WORKLOADS_MAX and not coupled
 
 
-def pursued(reading: Reading, floor: Floor, warm: Layout, clock: Deadline) -> tuple[dict[int, Pattern], Layout] | None:
-    """What carries most, by device and anywhere; None: not in time. Raises EngineError as engines do."""
+def pursued(
+    reading: Reading, floor: Floor, warm: Layout, clock: Deadline
+) -> tuple[Layout, dict[int, Pattern] | None] | None:
+    """What carries most, and what of it has its devices; None: not in time. Raises EngineError as engines do."""
     problem, standing = reading.problem, reading.standing_patterns
     found = contents_of(problem, (*(item.pattern for item in standing), *warm.patterns))
     relaxed = _of_pools(reading, found)
     if clock.over or (duals := _prices(relaxed, clock)) is None:
         return None
-    sheet = _of_groups(reading, found.take(_promising(relaxed, duals)), duals)
+    some, each = found.take(_promising(relaxed, duals)), len(standing) <= GROUPS_MAX
+    sheet = _of_groups(reading, some, duals) if each else _of_pools(reading, some)
     limits = Limits(time_s=clock.time_left_s, work=NODES, gap=GAP)
     answer = create(ENGINE).solve(sheet.program(np.arange(len(sheet.found)), integer=True), limits)
     if answer.values is None:
         return None
     counts = np.rint(answer.values[len(sheet.price) :]).astype(np.int64)
     kept = np.flatnonzero(counts)
-    stands, _ = match(floor, layout_of(standing))
+    stands, _ = match(floor, layout_of(standing) if each else EMPTY)
     held = [[at for at in sorted(stands) if stands[at] == item.pattern] for item in standing] + [
         [] for _ in problem.pools
     ]
     seated, loose = dict[int, Pattern](), Counter[Pattern]()
     for row, pattern in zip(kept, Judge(problem).patterns(sheet.found.judged.take(kept)), strict=True):
-        group, count = int(sheet.place[row]), int(counts[row])
-        there = [held[group].pop() for _ in range(count) if held[group]]
+        there = [held[sheet.place[row]].pop() for _ in range(counts[row]) if held[sheet.place[row]]]
         seated |= dict.fromkeys(there, pattern)
-        loose[pattern] += count - len(there)
-    return seated, Layout(patterns=tuple(+loose), counts=tuple((+loose).values()))
+        loose[pattern] += int(counts[row]) - len(there)
+    return Layout(patterns=tuple(+loose), counts=tuple((+loose).values())), seated if each else None
 
 
 def _of_groups(reading: Reading, some: Contents, duals: Floats) -> _Sheet:

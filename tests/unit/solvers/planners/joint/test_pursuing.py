@@ -103,7 +103,9 @@ def asked(seen: Snapshot, name: str, rate_rps: float) -> Snapshot:
     return replace(seen, services=tuple(services))
 
 
-def test_who_becomes_short_is_served_and_others_stay() -> None:
+@pytest.mark.parametrize("groups", [0, 8], ids=["of-pools", "by-group"])
+def test_who_becomes_short_is_served_and_others_stay(groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spare, "GROUPS_MAX", groups)
     first = planned(picture())
     least_rps, least = min((rate, name) for name, rate in granted(first).items())
     again = planned(stood(asked(picture(), least, least_rps * 1.2), first))
