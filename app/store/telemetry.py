@@ -82,11 +82,13 @@ class ProgressRow:
     evictions: int
 
 
-def demand(session: Session, *, window_s: float, lookback_s: float, bin_s: float) -> tuple[DemandRow, ...]:
+def demand(
+    session: Session, *, window_s: float, lookback_s: float, bin_s: float, jump_sigmas: float
+) -> tuple[DemandRow, ...]:
     """Offered load of every service seen at any edge in the last `window_s` seconds: its mean over them, and its
-    busiest bin over the last `lookback_s`.
+    busiest bin over the last `lookback_s`, or half of one without so many standard deviations.
     """
-    spans = {"window_s": window_s, "lookback_s": lookback_s, "bin_s": bin_s}
+    spans = {"window_s": window_s, "lookback_s": lookback_s, "bin_s": bin_s, "jump_sigmas": jump_sigmas}
     return records(session, DemandRow, named("offered_load"), **spans)
 
 

@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from math import ceil, floor, prod
 from operator import attrgetter
 from typing import TypeVar
@@ -35,7 +36,14 @@ from solvers.domain.plan import Plan
 from solvers.domain.policy import PlannerSetting, Policy
 from solvers.domain.profile import Profile
 from solvers.domain.snapshot import JobStatus, NodeStatus, Replica, ReplicaState, Snapshot
-from solvers.domain.telemetry import DEMAND_BIN_S, Demand, DemandOrigin, DeviceTelemetry, ReplicaTelemetry
+from solvers.domain.telemetry import (
+    DEMAND_BIN_S,
+    Demand,
+    DemandOrigin,
+    DeviceTelemetry,
+    ReplicaTelemetry,
+    surely_rps,
+)
 from solvers.domain.workload import OfflineTask, TrainingJob
 from solvers.errors import EngineError
 from solvers.planners import registry
@@ -278,15 +286,20 @@ def _ordered(items: Iterable[T], *fields: str) -> tuple[T, ...]:
 
 
 def _bins_rps(lane: ServiceLane, from_s: float, until_s: float) -> Iterator[float]:
-    """Rates of the whole bins of a time: the newest, and those that begin every half bin by the clock. Bins counted
-    back from now alone cut a burst elsewhere at every look: its rate would fall and rise while it is remembered.
+    """Rates of the whole bins of a time: the newest, and those that begin every half bin by the clock; and what is sure
+    of half bins. Bins counted back from now alone cut a burst elsewhere at every look: its rate would fall and rise
+    while it is remembered.
     """
     half_s = DEMAND_BIN_S / 2.0
     marks = range(ceil(from_s / half_s - 1e-9), floor(until_s / half_s + 1e-9) + 1)
     sums = [asked_until(lane, mark * half_s) for mark in marks]
     yield from ((after - before) / DEMAND_BIN_S for before, after in zip(sums, sums[2:], strict=False))
+    yield from (surely_rps(after - before, half_s) for before, after in pairwise(sums))
+    newest = asked_until(lane, until_s)
+    if until_s - from_s >= half_s:
+        yield surely_rps(newest - asked_until(lane, until_s - half_s), half_s)
     if until_s - from_s >= DEMAND_BIN_S:
-        yield (asked_until(lane, until_s) - asked_until(lane, until_s - DEMAND_BIN_S)) / DEMAND_BIN_S
+        yield (newest - asked_until(lane, until_s - DEMAND_BIN_S)) / DEMAND_BIN_S
 
 
 def asked_until(lane: ServiceLane, at_s: float) -> float:

@@ -21,12 +21,22 @@ class DemandOrigin(StrEnum):
 
 DEMAND_BIN_S = 10.0
 """How long a rate must last to count as demand: shorter bursts are what queues are for."""
+DEMAND_JUMP_SIGMAS = 3.0
+"""Half as long is enough for what is left of a rate without so many standard deviations of a Poisson count: a jump is
+seen at the next look, and chance alone is none.
+"""
+
+
+def surely_rps(count: float, seconds: float) -> float:
+    """What of a rate chance does not explain, of so many requests in so many seconds."""
+    return max(0.0, count - DEMAND_JUMP_SIGMAS * math.sqrt(count)) / seconds
 
 
 @value
 class Demand:
     """Arrival rate of a service, requests per second. `rate_rps_mean` is that of the last moments; `rate_rps_upper` the
-    highest over `DEMAND_BIN_S` in the whole window, so it rises at once and falls only when the window has passed.
+    highest over `DEMAND_BIN_S` in the whole window, or surely over half of it, so it rises at once and falls only when
+    the window has passed.
     """
 
     service: ServiceId

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -162,6 +163,24 @@ def test_a_burst_counts_the_same_wherever_now_cuts_it(world: World, shift_s: int
     assert len(world.column(f"UPDATE rate_samples SET {shift} RETURNING 1")) == 4
     world.offer({"vision/labels": 1.0})
     assert observed(world).demands[0].rate_rps_upper == pytest.approx(201.0)
+
+
+@pytest.mark.parametrize("shift_s", [0, 5, 12, 300])
+def test_a_jump_counts_with_the_first_report_of_it(world: World, shift_s: int) -> None:
+    """Five seconds of two gateways, before them less: what of both chance does not explain, and that is remembered."""
+    world.build()
+    for rate in (20.0, 400.0, 21.0):
+        world.offer({"vision/labels": rate}, "edge-1")
+    for rate in (100.0, 22.0):
+        world.offer({"vision/labels": rate}, "edge-2")
+    later = f"CASE arrived WHEN 20 THEN 6 WHEN 400 THEN 1 WHEN 100 THEN 1 ELSE -4 END + {shift_s}"
+    change = "interval_s = 5, arrived = 5 * arrived, received_at = now() - make_interval(secs => {})"
+    assert len(world.column(f"UPDATE rate_samples SET {change.format(later)} RETURNING 1")) == 5
+    world.rows("DELETE FROM rate_samples WHERE received_at > now() RETURNING 1")
+    if shift_s > 60:
+        world.offer({"vision/labels": 1.0}, "edge-1")
+    labels = observed(world).demands[0]
+    assert labels.rate_rps_upper == pytest.approx(500.0 - 3.0 * math.sqrt(2500.0) / 5.0)
 
 
 def test_a_bin_lasts_as_long_as_the_slowest_gateway_reports(world: World) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -68,8 +69,21 @@ def test_a_burst_counts_the_same_at_every_look_until_it_is_forgotten() -> None:
     for now_s in (40.0, 45.0, 50.0, 55.0, 150.0, 205.0):
         run = at(begun(made), now_s, (25.0, 250.0), (35.0, 1250.0), (now_s, 1250.0 + 10.0 * (now_s - 35.0)))
         assert seen(run).demands_by_service()[SERVICE].rate_rps_upper == pytest.approx(100.0), now_s
-    gone = at(begun(made), 210.0, (25.0, 250.0), (35.0, 1250.0), (210.0, 3000.0))
+    gone = at(begun(made), 215.0, (25.0, 250.0), (35.0, 1250.0), (215.0, 3050.0))
     assert seen(gone).demands_by_service()[SERVICE].rate_rps_upper < 60.0
+
+
+def test_a_jump_is_seen_at_the_next_look_and_remembered_and_chance_is_none() -> None:
+    made = scenario()
+    made = replace(made, policy=replace(made.policy, demand_lookback_s=180.0))
+    # A thousand requests in five seconds, and so much less as chance may have added.
+    sure_rps = (1000.0 - 3.0 * math.sqrt(1000.0)) / 5.0
+    for now_s in (30.0, 35.0, 100.0, 200.0):
+        run = at(begun(made), now_s, (25.0, 250.0), (30.0, 1250.0), (now_s, 1250.0 + 10.0 * (now_s - 30.0)))
+        assert seen(run).demands_by_service()[SERVICE].rate_rps_upper == pytest.approx(sure_rps), now_s
+    # Twelve of them where ten were to come.
+    run = at(begun(made), 30.0, (25.0, 50.0), (30.0, 62.0))
+    assert seen(run).demands_by_service()[SERVICE].rate_rps_upper == pytest.approx(2.2)
 
 
 def test_a_short_history_is_not_thinned_by_what_was_before_it() -> None:
