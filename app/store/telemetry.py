@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 from app.records import record
 from app.store.sql import named, records
 from app.store.tables import TABLES, profile_points
+from solvers.domain.telemetry import DEMAND_JUMP_SIGMAS
 from solvers.errors import FieldError
 
 # --- What was seen lately, for planning: its results become a snapshot, or decide that a new one is due
@@ -82,13 +83,11 @@ class ProgressRow:
     evictions: int
 
 
-def demand(
-    session: Session, *, window_s: float, lookback_s: float, bin_s: float, jump_sigmas: float
-) -> tuple[DemandRow, ...]:
+def demand(session: Session, *, window_s: float, lookback_s: float, bin_s: float) -> tuple[DemandRow, ...]:
     """Offered load of every service seen at any edge in the last `window_s` seconds: its mean over them, and its
-    busiest bin over the last `lookback_s`, or half of one without so many standard deviations.
+    busiest bin over the last `lookback_s`, or what is sure of half of one.
     """
-    spans = {"window_s": window_s, "lookback_s": lookback_s, "bin_s": bin_s, "jump_sigmas": jump_sigmas}
+    spans = {"window_s": window_s, "lookback_s": lookback_s, "bin_s": bin_s, "jump_sigmas": DEMAND_JUMP_SIGMAS}
     return records(session, DemandRow, named("offered_load"), **spans)
 
 

@@ -32,7 +32,6 @@ from solvers.domain.profile import Profile, ProfilePoint
 from solvers.domain.snapshot import JobStatus, NodeStatus, Replica, ReplicaState, Snapshot
 from solvers.domain.telemetry import (
     DEMAND_BIN_S,
-    DEMAND_JUMP_SIGMAS,
     BrokenLimit,
     Demand,
     DemandOrigin,
@@ -182,13 +181,7 @@ def read_demands(session: Session, services: Sequence[Service]) -> tuple[Demand,
 
 def _demands(session: Session, services: Iterable[Service], lookback_s: float) -> Iterator[Demand]:
     window_s = min(DEMAND_WINDOW_S, lookback_s)
-    rows = telemetry.demand(
-        session,
-        window_s=window_s,
-        lookback_s=lookback_s,
-        bin_s=DEMAND_BIN_S,
-        jump_sigmas=DEMAND_JUMP_SIGMAS,
-    )
+    rows = telemetry.demand(session, window_s=window_s, lookback_s=lookback_s, bin_s=DEMAND_BIN_S)
     observed = {row.service: row for row in rows}
     return (_demand(service, observed.get(service.id)) for service in services)
 
