@@ -113,8 +113,8 @@ class Exchange:
         told = np.zeros(5)
         plan = Record(
             float(walk.heat_usd), float(walk.cold_usd), int(walk.units * STEPS_PER_UNIT),
-            max(1, int(walk.attempt_units * STEPS_PER_UNIT)), walk.patience, 1 + WALKS * walk.seed + number,
-            int(walk.closes), int(walk.serves),
+            max(1, int(walk.attempt_units * STEPS_PER_UNIT)), walk.patience,
+            ctypes.c_int64(1 + WALKS * walk.seed + number).value, int(walk.closes), int(walk.serves),
         )  # fmt: skip
         best = _library().exchange(
             self._contents.record.pointer, self._limits.pointer, plan.pointer, ctypes.c_int64(count),

@@ -152,6 +152,13 @@ def test_equal_seeds_end_alike_and_others_do_not() -> None:
     assert len({repr(after(problem, layout, seed=seed)) for seed in range(4)}) > 1
 
 
+@pytest.mark.parametrize("seed", [-(2**63), -1, 2**53, 2**63 - 1])
+def test_every_seed_that_a_policy_may_have_is_searched_with(seed: int) -> None:
+    problem = scene(4, devices=20)
+    layout = first_layout(problem)
+    assert worth(problem, after(problem, layout, 300, seed)) < 0.99 * worth(problem, layout)
+
+
 def test_no_time_changes_nothing() -> None:
     problem = scene(2)
     layout = first_layout(problem)
