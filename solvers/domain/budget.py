@@ -7,7 +7,7 @@ from typing import Annotated
 
 from solvers.domain.device import Label
 from solvers.domain.ids import ProjectName
-from solvers.domain.value import NAME, POSITIVE, value
+from solvers.domain.value import NAME, POSITIVE, value, within
 from solvers.errors import FieldError
 
 
@@ -16,7 +16,7 @@ class MonthlyBudget:
     """A monthly budget (UTC). Without project and label it is of the whole bill, idle time included."""
 
     name: Annotated[str, NAME]
-    usd_per_month: Annotated[float, POSITIVE]
+    usd_per_month: Annotated[float, POSITIVE, within(0, 1e12)]
     project: ProjectName | None = None
     label: Label | None = None
     """Of workloads that have it, or whose project has it."""

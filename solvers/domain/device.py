@@ -157,7 +157,7 @@ class PowerCap:
 
     scope: PowerScope
     subject: Annotated[str, TEXT]
-    limit_w: Annotated[float, POSITIVE]
+    limit_w: Annotated[float, POSITIVE, within(0, 1e12)]
 
 
 @value

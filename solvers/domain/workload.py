@@ -110,6 +110,8 @@ _SLO_FIELDS = {
 }
 SLO_MAX = 1e9
 """Of milliseconds, seconds and requests per second."""
+AMOUNT = within(0, 1e9)
+"""Of $/h, GPUs and requests per second; who means no limit may say this much."""
 
 
 @value
@@ -176,7 +178,7 @@ class Service:
     name: Annotated[str, NAME]
     model: Annotated[ModelName, NAME]
     slo: Slo
-    rate_rps_declared: Annotated[float, NOT_NEGATIVE, within(0, 1e9)]
+    rate_rps_declared: Annotated[float, NOT_NEGATIVE, AMOUNT]
     class_lambda: Annotated[float, within(0, 0.999999)] = 0.9
     priority: Annotated[int, within(0, 1000)] = 100
     replicas_min: Annotated[int, within(0, 1024)] = 1
@@ -186,7 +188,7 @@ class Service:
     accuracy_pct_min: Annotated[float | None, within(0, 100)] = None
     affinity: Affinity = Affinity()
     tolerations: Tolerations = ()
-    budget_usd_per_h: Annotated[float | None, POSITIVE] = None
+    budget_usd_per_h: Annotated[float | None, POSITIVE, AMOUNT] = None
     mode: ServiceMode = ServiceMode.AUTO
     policy: PolicyName | None = None
     """Who plans it, on the devices of that policy's pool; None: the default policy."""
@@ -229,7 +231,7 @@ class TrainingJob:
     share_pct_sm_max: int = 100
     gpu_types_allowed: GpuTypesAllowed = ()
     priority: Annotated[int, within(0, 1000)] = 10
-    value_usd_per_h: Annotated[float, NOT_NEGATIVE, within(0, 1e9)] = 0.0
+    value_usd_per_h: Annotated[float, NOT_NEGATIVE, AMOUNT] = 0.0
     evictions_max: Annotated[int, NOT_NEGATIVE] = 100
     tolerations: Tolerations = ()
     mode: ServiceMode = ServiceMode.AUTO
@@ -294,10 +296,10 @@ class Project:
 
     name: Annotated[ProjectName, NAME]
     description: str = ""
-    quota_gpus: Annotated[float | None, NOT_NEGATIVE] = None
+    quota_gpus: Annotated[float | None, NOT_NEGATIVE, AMOUNT] = None
     """GPUs (shares summed) that workloads may hold; plans keep it. The others are kept where workloads are declared."""
     quota_replicas_min: Annotated[int | None, NOT_NEGATIVE] = late(None)
-    quota_budget_usd_per_h: Annotated[float | None, NOT_NEGATIVE] = late(None)
+    quota_budget_usd_per_h: Annotated[float | None, NOT_NEGATIVE, AMOUNT] = late(None)
     """With it, every service has a budget of its own."""
     priority_max: Annotated[int | None, within(0, 1000)] = late(None)
     quota_workloads: Annotated[int | None, NOT_NEGATIVE] = late(None)

@@ -80,7 +80,7 @@ _MEMBERS_USUAL = 1.0
 """A family of so many examples is believed half."""
 _REACH = 1.0
 """How far apart in the logarithm of operations members of a family still tell half as much of each other."""
-_WIDER_BY_SIZE, _WIDER_IN_FAMILY = 1.25, 1.05
+_WIDER_BY_SIZE = 1.1
 """What intervals had to be widened by (in standard deviations) to hold what was held out."""
 
 
@@ -93,6 +93,8 @@ class Example:
     features: Floats
     parameters: Floats
     weight: float
+    source: str = ""
+    """The host and software that it was measured with; empty: those of all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +163,7 @@ def learned_likeness(
             features=size_features(variant),
             parameters=np.array(entry.parameters) + shift(gpu_type, common),
             weight=per_source[entry.source] ** -0.5,
+            source=entry.source,
         )
         for entry, variant, gpu_type in listed
     )
@@ -172,27 +175,50 @@ def learned_law(examples: tuple[Example, ...]) -> Law:
     parameters = np.stack([it.parameters for it in examples])
     weights = np.array([it.weight for it in examples])
     slopes = _slopes(features, parameters, weights)
-    residuals = parameters - features @ slopes
-    out_of_sample = residuals / (1.0 - _leverage(features, weights))[:, None]
-    bare = Law(
+    law = Law(
         examples=examples,
         slopes=slopes,
-        residuals=residuals,
+        residuals=parameters - features @ slopes,
         spread_by_size=np.eye(forms.COUNT),
         spread_in_family=np.eye(forms.COUNT),
     )
-    offsets = [bare._family(it.family, it.features, it.network) for it in examples]
-    related = [row for row, (_, names) in enumerate(offsets) if names]
-    left = np.array([residuals[row] - offsets[row][0] for row in related]).reshape(-1, forms.COUNT)
-    by_size = _spread(out_of_sample, weights) * _WIDER_BY_SIZE**2
-    in_family = _spread(left, weights[related]) * _WIDER_IN_FAMILY**2 if len(related) >= EXAMPLES_MIN else by_size
-    return Law(
-        examples=examples,
-        slopes=slopes,
-        residuals=residuals,
+    errors, in_family = _held_out(law)
+    related = [row for row, it in enumerate(in_family) if it is not None]
+    left = np.array([in_family[row] for row in related]).reshape(-1, forms.COUNT)
+    by_size = _spread(errors, weights) * _WIDER_BY_SIZE**2
+    enough = len(related) >= EXAMPLES_MIN
+    return replace(
+        law,
         spread_by_size=by_size,
-        spread_in_family=in_family,
+        spread_in_family=_spread(left, weights[related]) if enough else by_size,
     )
+
+
+def _held_out(law: Law) -> tuple[Floats, list[Floats | None]]:
+    """What size leaves of each example, and what its family does, None without one. Who asks is on a host of its own,
+    so that each source is held out whole, where enough is left without it.
+    """
+    features = np.stack([it.features for it in law.examples])
+    weights = np.array([it.weight for it in law.examples])
+    errors = law.residuals / (1.0 - _leverage(features, weights))[:, None]
+    bases = [law] * len(law.examples)
+    for source in sorted({it.source for it in law.examples}):
+        rest = tuple(it for it in law.examples if it.source != source)
+        if len(rest) < EXAMPLES_MIN:
+            continue
+        of = np.array([it.source != source for it in law.examples])
+        parameters = np.stack([it.parameters for it in law.examples])
+        slopes = _slopes(features[of], parameters[of], weights[of])
+        left = parameters - features @ slopes
+        errors[~of] = left[~of]
+        other = replace(law, examples=rest, slopes=slopes, residuals=left[of])
+        bases = [base if kept else other for base, kept in zip(bases, of, strict=True)]
+    in_family = list[Floats | None]()
+    for row, (it, base) in enumerate(zip(law.examples, bases, strict=True)):
+        offset, names = base._family(it.family, it.features, it.network)
+        before = law.residuals[row] if base is law else errors[row]
+        in_family.append(before - offset if names else None)
+    return errors, in_family
 
 
 def _slopes(features: Floats, parameters: Floats, weights: Floats) -> Floats:

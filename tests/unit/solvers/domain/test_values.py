@@ -9,8 +9,10 @@ from dataclasses import replace
 import pytest
 
 from solvers.domain.arrays import Streams
+from solvers.domain.budget import MonthlyBudget
 from solvers.domain.change import Change, ChangeKind, Transition
 from solvers.domain.device import PowerCap, PowerScope, PriceKind, PriceRow
+from solvers.domain.ids import ProjectName
 from solvers.domain.policy import Objective
 from solvers.domain.workload import Affinity, Project, Slo, SloKind
 from solvers.errors import FieldError, InputError
@@ -44,6 +46,13 @@ BAD: dict[str, Callable[[], object]] = {
     "interruption_over_s": lambda: builders.policy(interruption_over_s=0.5),
     "age_s": lambda: builders.demand("demo/vision", 1.0, age_s=-1.0),
 }
+BEYOND: dict[str, Callable[[float], object]] = {
+    "limit_w": lambda most: PowerCap(scope=PowerScope.CLUSTER, subject="a", limit_w=most),
+    "usd_per_month": lambda most: MonthlyBudget(name="all", usd_per_month=most),
+    "quota_gpus": lambda most: Project(name=ProjectName("demo"), quota_gpus=most),
+    "quota_budget_usd_per_h": lambda most: Project(name=ProjectName("demo"), quota_budget_usd_per_h=most),
+    "budget_usd_per_h": lambda most: builders.service(budget_usd_per_h=most),
+}
 
 
 @pytest.mark.parametrize("field", sorted(BAD))
@@ -53,6 +62,14 @@ def test_an_impossible_value_is_refused(field: str) -> None:
     assert caught.value.field == field
     assert isinstance(caught.value, InputError)
     assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize("field", sorted(BEYOND))
+def test_an_amount_beyond_any_fleet_is_refused_and_one_that_means_no_limit_is_not(field: str) -> None:
+    BEYOND[field](1e9)
+    with pytest.raises(FieldError, match=f"{field} must lie between 0 and ") as caught:
+        BEYOND[field](1e308)
+    assert caught.value.field == field
 
 
 def test_a_replica_with_several_changes_starts_once() -> None:

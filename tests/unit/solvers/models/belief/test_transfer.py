@@ -260,3 +260,37 @@ def test_the_surest_voice_comes_first() -> None:
     found = voices(Sibling(variant=variant(5.0), entry=entry(5.0)), everybody())
     assert [prior.origin for prior in found] == [Origin.LIBRARY, Origin.SCALED]
     assert (spread(found[0]) < spread(found[1])).all()
+
+
+@pytest.mark.parametrize("family", ["nets", "others"])
+def test_hosts_that_differ_widen_what_is_believed_of_yet_another(family: str) -> None:
+    """Each source's networks lie on one line, and lines of four sources a factor apart: left out one by one, nothing
+    differs from what the rest of its own source says.
+    """
+    steps = {"a": -1.2, "b": -0.4, "c": 0.4, "d": 1.2}
+
+    def doubts(steps: Mapping[str, float]) -> Floats:
+        times = np.zeros(forms.COUNT)
+        times[forms.TIMES] = 1.0
+        law = transfer.learned_law(
+            tuple(
+                transfer.Example(
+                    family="nets",
+                    network=f"net{size:g}",
+                    features=transfer.size_features(variant(size)),
+                    parameters=parameters(size) + step * times,
+                    weight=1.0,
+                    source=source,
+                )
+                for source, step in steps.items()
+                for size in SIZES
+            )
+        )
+        _, covariance, words = law.by_size(replace(variant(5.0), family=family))
+        assert ("family" in words) == (family == "nets")
+        return np.sqrt(np.diag(covariance))[forms.TIMES]
+
+    # A source left out differs from the mean of the others by up to 1.6.
+    apart = np.sqrt(np.mean(np.square([step * 4 / 3 for step in steps.values()])))
+    assert np.all(doubts(steps) > 0.9 * apart)
+    assert np.all(doubts(dict.fromkeys(steps, 0.0)) < 0.3)
