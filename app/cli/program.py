@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli import access, checking, declare, modelling, planning, processes, reviewing, tasks, watch
+from app.cli import access, checking, declare, draining, modelling, planning, processes, reviewing, tasks, watch
 from app.cli.doctor import doctor
 from app.cli.files import FilesCommand
 from app.cli.options import ANY_WORDS, plug
@@ -93,7 +93,7 @@ app.command(rich_help_panel=_WATCH)(watch.status)
 app.command(rich_help_panel=_WATCH)(watch.top)
 app.command(name="open", rich_help_panel=_WATCH)(access.open_console)
 app.add_typer(watch.nodes, name="nodes", rich_help_panel=_WATCH)
-for _command in (watch.drain, watch.uncordon, watch.logs, watch.budget):
+for _command in (draining.drain, draining.uncordon, watch.logs, watch.budget):
     app.command(rich_help_panel=_WATCH)(_command)
 app.add_typer(watch.report, name="report", rich_help_panel=_WATCH)
 app.add_typer(routes, name="routes", rich_help_panel=_WATCH)

@@ -26,7 +26,6 @@ from app.cli.output import (
     Output,
     console,
     listed,
-    outliving_readers,
     rows,
     show,
     usd,
@@ -98,66 +97,6 @@ def revoke_node(
     typer.echo(f"turned out {name}")
 
 
-LOOK_S = 1.0
-_NodeName = Annotated[str, typer.Argument(metavar="NODE")]
-_Why = Annotated[str | None, typer.Option("--comment", "-m", help="Why, for those who read the audit later.")]
-
-
-def drain(
-    node: _NodeName,
-    wait: Annotated[bool, typer.Option("--wait", help="Until it is empty: safe to reboot.")] = False,
-    *,
-    timeout: Annotated[str, typer.Option("--timeout", help="With --wait: give up after so long.")] = "30m",
-    comment: _Why = None,
-    output: Output = Format.TABLE,
-    server: Server = None,
-    token: Token = None,
-) -> None:
-    """Take a node out of use: no plan uses it, and what may move leaves. With --wait, exit status 1 when it is not
-    empty in time.
-    """
-    end = time.monotonic() + duration_s(timeout)
-    with connect(server, token) as client:
-        with told_near(client, kinds.NODE, [node]):
-            found, told = client.drain(node, comment), ""
-        while wait and not found["empty"] and time.monotonic() < end:
-            told = _say_new(_drain_lines(found), told, output)
-            time.sleep(LOOK_S)
-            found = client.drained(node)
-    if wait and output is Format.TABLE:
-        _say_new(_drain_lines(found), told, output)
-    else:
-        show(found, output, _drain_lines(found))
-    if wait and not found["empty"]:
-        raise CommandError(f"{node} is not empty after {timeout}: {'; '.join(found['blocks'])}")
-
-
-def uncordon(
-    node: _NodeName, comment: _Why = None, output: Output = Format.TABLE, server: Server = None, token: Token = None
-) -> None:
-    """Put a node back into use."""
-    with connect(server, token) as client, told_near(client, kinds.NODE, [node]):
-        found = client.uncordon(node, comment)
-    show(found, output, f"{node} may be used again")
-
-
-def _drain_lines(found: Document) -> list[str]:
-    node, blocks = found["node"], found["blocks"]
-    if found["empty"]:
-        return [f"{node} is empty: safe to reboot (headroom uncordon {node} puts it back)"]
-    head = f"{node} is drained; {len(found['planned'])} replicas planned and {len(found['running'])} running there"
-    return [head, *(f"  {block}" for block in blocks)]
-
-
-def _say_new(lines: list[str], told: str, output: Format) -> str:
-    """Progress, once for each change."""
-    text = "\n".join(lines)
-    if text != told:
-        with outliving_readers():
-            typer.echo(text, err=output is not Format.TABLE)
-    return text
-
-
 def top(
     interval_s: IntervalS = 2.0,
     looks: Annotated[int, typer.Option("-n", "--looks", help="Stop after so many; 0: until Ctrl-C.", min=0)] = 0,
@@ -225,13 +164,13 @@ def _head(fleet: Document, waiting: Sequence[str] = ()) -> list[Any]:
     near = plan["gap_told"] and f"when planned {plan['gap_told']}"
     told = filter(None, [f"generation {fleet['generation']} by {plan['planner']}", f"since {since}", near])
     lines.append(", ".join(told) + unplaced)
-    lines += _short_lines(fleet.get("short", ()))
+    lines += short_lines(fleet.get("short", ()))
     # Who decides where is no news where one policy decides on everything.
     policies = fleet.get("policies", [])
     return [*lines, *planning, *(map(_policy, policies) if len(policies) > 1 else ()), ""]
 
 
-def _short_lines(short: Sequence[Document]) -> list[str]:
+def short_lines(short: Sequence[Document]) -> list[str]:
     """Who has no place, or too little of it, and why."""
     more = len(short) - SHORT_SHOWN
     rest = [f"and {more} more without a place: headroom explain WORKLOAD says why of each"] if more > 0 else []

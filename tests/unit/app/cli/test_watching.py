@@ -144,6 +144,27 @@ def test_top_outlives_a_server_without_its_database(
     assert "the database is away" in headroom("top", "-n", "1").out
 
 
+def test_a_node_that_is_empty_says_who_is_short_of_a_place(api: Api, headroom: Headroom) -> None:
+    empty = {
+        "node": "n1",
+        "schedulable": False,
+        "empty": True,
+        "planned": [],
+        "running": [],
+        "blocks": [],
+        "age_s": 1.0,
+    }
+    api.answers |= {"POST /v1/nodes/n1/drain": empty, "GET /v1/fleet": fleet()}
+    head = "n1 is empty: safe to reboot (headroom uncordon n1 puts it back)"
+    for words in (("drain", "n1", "--wait"), ("drain", "n1")):
+        lines = headroom(*words).out.splitlines()
+        assert lines[:2] == [head, "without a place now, or with too little of it:"]
+        assert lines[2] == "  vision/big: 12 % of 300 requests/s unserved: t4 has too little SM share left"
+        assert lines[-1] == "  and 1 more without a place: headroom explain WORKLOAD says why of each"
+    api.answers["GET /v1/fleet"] = {**fleet(), "short": []}
+    assert headroom("drain", "n1", "--wait").out == f"{head}\n"
+
+
 def test_top_ends_where_its_token_is_refused(api: Api, headroom: Headroom) -> None:
     api.answers = Looks(fleet(), httpx.Response(401, json={"code": "token-invalid", "detail": "no such token"}))
     assert headroom("top", "-n", "2").status == Exit.REFUSED
