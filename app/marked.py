@@ -22,6 +22,10 @@ from solvers.errors import InputError
 NODES_MAX = 2_000_000
 Where: TypeAlias = Sequence[str | int]
 _DOCUMENTS = re.compile(r"^(?=---(?:\s|$))", re.MULTILINE)
+_QUOTED = re.compile(r'[\s{\[]+"')
+"""How JSON begins, and YAML seldom."""
+_QUOTED_YAML_MAX = 100_000
+"""Characters; in more, which take a second and longer to read as YAML, what begins as JSON is JSON."""
 _SAYING = re.compile(r"^(?!---\s*$|\.\.\.|%)[ \t]*[^\s#]", re.MULTILINE)
 
 
@@ -113,9 +117,22 @@ def told_at(place: str, message: str) -> str:
 
 def read_marked(text: str, origin: str) -> list[Marked]:
     """The documents of a text. Raises UnreadableError."""
-    if text.lstrip().startswith(("{", "[")):
-        # YAML reads JSON too, but slower and with worse messages.
+    if not text.lstrip().startswith(("{", "[")):
+        return _yaml(text, origin)
+    # YAML reads JSON too, but slower and with worse messages.
+    try:
         return [_json(text, origin)]
+    except UnreadableError as error:
+        as_json, quoted = error, _QUOTED.match(text) is not None
+    if quoted and len(text) > _QUOTED_YAML_MAX:
+        raise as_json
+    try:
+        return _yaml(text, origin)
+    except UnreadableError as error:
+        raise (as_json if quoted and not error.found else error) from None
+
+
+def _yaml(text: str, origin: str) -> list[Marked]:
     try:
         return _read(text, origin, 0)
     except UnreadableError:

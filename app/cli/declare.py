@@ -335,8 +335,7 @@ def patch(
     token: Token = None,
 ) -> None:
     """Change some fields of a document: null goes back to the default, lists are replaced whole."""
-    # As YAML, for few write JSON's quotes in a shell.
-    marked = read_marked(f"--- {wish}" if wish.lstrip().startswith("{") else wish, "--patch")
+    marked = read_marked(wish, "--patch")
     said = marked[0].plain if len(marked) == 1 else None
     if not isinstance(said, dict):
         raise InputError('--patch takes an object, such as {"priority": 70}')

@@ -94,6 +94,34 @@ def test_documents_of_a_json_file_are_read_without_their_lines(tmp_path: Path, m
     assert len(read_documents([str(tmp_path / "a.json")])) == 3
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{kind: project, name: a}\n---\n{kind: project, name: b}\n",
+        "[{kind: project, name: a}, {kind: project, name: b,}]",
+        '{"kind": project, "name": a}\n---\nkind: project\nname: b\n',
+        "\n  [ # of two\n  {kind: project, name: a}, {kind: project, name: b}]\n",
+    ],
+)
+def test_yaml_between_brackets_is_no_json(tmp_path: Path, text: str) -> None:
+    (tmp_path / "f.yaml").write_text(text)
+    assert [document.label for document in read_documents([str(tmp_path / "f.yaml")])] == ["project/a", "project/b"]
+
+
+def test_long_json_that_is_none_is_not_read_as_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes a hundred times as long."""
+
+    def read(text: str, origin: str, line: int) -> None:
+        raise AssertionError(text)
+
+    monkeypatch.setattr("app.marked._read", read)
+    (tmp_path / "a.json").write_text(
+        json.dumps([{"kind": "project", "name": f"p{number}"} for number in range(9999)])[:-1]
+    )
+    with pytest.raises(UnreadableError, match=r"a\.json:1: Expecting ',' delimiter$"):
+        read_documents([str(tmp_path / "a.json")])
+
+
 def test_a_document_that_stands_twice_is_told_with_both_places(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('[{"kind": "project", "name": "p"},\n{"kind": "project", "name": "p"}]')
     (tmp_path / "b.yaml").write_text("\nkind: project\nname: p\n")
@@ -127,7 +155,11 @@ def test_standard_input_is_a_source(monkeypatch: pytest.MonkeyPatch) -> None:
         ("kind: pod\nname: a\n", "unknown kind 'pod'"),
         ("- just\n- words\n", "expected an object"),
         ("kind: [unclosed\n", "expected ',' or ']'"),
-        ('{"kind": "node",}', "f.yaml:1: "),
+        ('[\n{"kind": "node" "id": "n"}]', "f.yaml:2: Expecting ',' delimiter"),
+        ("{kind: node,\nid: n", "f.yaml:2: expected ',' or '}'"),
+        ("{kind: node, kind: node}", "f.yaml:1: kind: already said on line 1"),
+        ('{"kind": node, "kind": node}', "f.yaml:1: kind: already said on line 1"),
+        ('{"kind": "node"} {"kind": "node"}', "f.yaml:1: Extra data"),
         ("kind: profiles\n", "either `file`"),
         ("kind: profiles\nfile: gone.csv\n", "gone.csv: no such file"),
         (f"{SERVICE}---\n{SERVICE}", "already declared"),
