@@ -2,7 +2,8 @@
 
 They hold against the fleet as it is and what is believed now: an SLO below the best of any device, a rate beyond all
 devices together, weights larger than any memory, tokens of which nothing can be known, a power cap below what idle
-devices draw. An empty fleet promises nothing, so it warns of nothing.
+devices draw. An empty fleet promises nothing, so it warns of none of these; whatever the fleet, of a promise that says
+something in vain, and of a pool that names what nobody knows.
 """
 
 from __future__ import annotations
@@ -20,13 +21,25 @@ from app.store import documents, nodes
 from app.store.nodes import FleetPart
 from solvers.domain.codec import from_plain
 from solvers.domain.device import PowerCap
+from solvers.domain.policy import Policy, Pool
 from solvers.domain.profile import TokenLengths
-from solvers.domain.workload import ModelVariant, OfflineTask, Service, SloKind, TrainingJob, Work
+from solvers.domain.workload import (
+    ModelVariant,
+    OfflineTask,
+    Service,
+    Slo,
+    SloKind,
+    SloScope,
+    TrainingJob,
+    Work,
+)
 from solvers.models.base import Quantity, Queries
 from solvers.models.serving.token_plans import LONG_PART
 from solvers.models.suite import Suite
+from solvers.problems.promise import PERCENTILE_MAX
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
+UNKNOWN_SHOWN = 3
 
 
 def doubts(session: Session, value: object, suite: Suite | None) -> tuple[Fault, ...]:
@@ -34,13 +47,16 @@ def doubts(session: Session, value: object, suite: Suite | None) -> tuple[Fault,
     match value:
         case PowerCap():
             return tuple(_of_cap(session, value))
+        case Policy(pool=Pool() as pool):
+            return tuple(_of_pool(session, pool))
         case Service() | TrainingJob() | OfflineTask():
             allowed = [
                 part
                 for part in nodes.fleet_parts(session)
                 if part.gpu_type in value.gpu_types_allowed or not value.gpu_types_allowed
             ]
-            return tuple(_of_work(session, value, allowed, suite))
+            vain = () if isinstance(value, TrainingJob) else _of_slo(value.slo)
+            return (*vain, *_of_work(session, value, allowed, suite))
     return ()
 
 
@@ -50,6 +66,26 @@ def _of_cap(session: Session, cap: PowerCap) -> Iterator[Fault]:
     if cap.limit_w < idle_w:
         detail = f"{cap.limit_w:g} W is less than the {idle_w:g} W that the idle GPUs of it draw: it cannot be kept"
         yield Fault(pointer="/limit_w", code="cap-below-idle", detail=detail)
+
+
+def _of_pool(session: Session, pool: Pool) -> Iterator[Fault]:
+    told = (("devices", kinds.DEVICE, pool.devices), ("nodes", kinds.NODE, pool.nodes))
+    for field, kind, named in (*told, ("gpu_types", kinds.GPU_TYPE, pool.gpu_types)):
+        unknown = sorted(set[str](named).difference(documents.names(session, kind))) if named else []
+        if unknown:
+            more = f" and {len(unknown) - UNKNOWN_SHOWN:,} more" if len(unknown) > UNKNOWN_SHOWN else ""
+            detail = f"there is no {kind.words} {', '.join(unknown[:UNKNOWN_SHOWN])}{more}"
+            yield Fault(pointer=f"/pool/{field}", code="pool-unknown", detail=detail)
+
+
+def _of_slo(slo: Slo) -> Iterator[Fault]:
+    end_to_end = slo.kind is SloKind.LATENCY and slo.scope is SloScope.END_TO_END
+    if slo.percentile > PERCENTILE_MAX and (end_to_end or slo.kind is SloKind.TOKENS):
+        detail = f"{slo.percentile:g} is planned as {PERCENTILE_MAX:g}: no plan promises every request"
+        yield Fault(pointer="/slo/percentile", code="percentile-unplanned", detail=detail)
+    if slo.scope is SloScope.EXECUTION and slo.kind in (SloKind.TOKENS, SloKind.THROUGHPUT):
+        detail = f"an SLO of kind {slo.kind.value} covers no execution alone: this is not read"
+        yield Fault(pointer="/slo/scope", code="scope-unread", detail=detail)
 
 
 @dataclass(frozen=True, slots=True)

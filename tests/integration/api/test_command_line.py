@@ -201,6 +201,41 @@ def test_what_can_hardly_be_meant_is_warned_of(world: World, headroom: Headroom,
     assert "headroom-warnings" not in answer.headers
 
 
+def test_what_a_promise_says_in_vain_is_warned_of(headroom: Headroom, tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    chat = "{kind: tokens, first_token_ms: 9e3, inter_token_ms: 900, percentile: 100, scope: execution}"
+    floor = "{kind: throughput, throughput_rps_min: 5, scope: execution}"
+    slos = ("{latency_ms: 100, percentile: 99.995}", "{latency_ms: 100, scope: execution}", floor, chat)
+    texts = [SERVICE.replace("one", f"s{at}").replace("{latency_ms: 100}", slo) for at, slo in enumerate(slos)]
+    file.write_text("---\n".join(texts) + "tokens: {input_tokens_mean: 10, output_tokens_mean: 10}\n")
+    status, out, err = headroom("apply", "-f", str(file))
+    assert (status, len(out.splitlines())) == (0, 4), err
+    vain = "slo.scope: an SLO of kind {} covers no execution alone: this is not read (scope-unread)"
+    assert sorted(line.removeprefix(f"warning: {file}:") for line in err.splitlines()) == [
+        f"19: {vain.format('throughput')}",
+        "26: slo.percentile: 100 is planned as 99.99: no plan promises every request (percentile-unplanned)",
+        f"26: {vain.format('tokens')}",
+        "5: slo.percentile: 99.995 is planned as 99.99: no plan promises every request (percentile-unplanned)",
+    ]
+
+
+def test_a_pool_that_names_what_nobody_knows_is_warned_of(world: World, headroom: Headroom, tmp_path: Path) -> None:
+    world.joined()
+    file = tmp_path / "a.yaml"
+    many = ", ".join(f"n{number:05}" for number in range(2000))
+    file.write_text(
+        "kind: policy\nname: edge\npool:\n  gpu_types: [t4, t44]\n  devices: [GPU-a-0, GPU-z-0]\n"
+        f"  nodes: [a, late, {many}]\n---\nkind: node\nid: late\n"
+    )
+    status, out, err = headroom("apply", "-f", str(file))
+    assert (status, len(out.splitlines())) == (0, 2), err
+    assert sorted(line.removeprefix(f"warning: {file}:") for line in err.splitlines()) == [
+        "4: pool.gpu_types: there is no GPU type t44 (pool-unknown)",
+        "5: pool.devices: there is no device GPU-z-0 (pool-unknown)",
+        "6: pool.nodes: there is no node n00000, n00001, n00002 and 1,997 more (pool-unknown)",
+    ]
+
+
 def test_a_project_checks_its_own_only(world: World) -> None:
     asked = [
         {"kind": "service", "document": {"project": "other", "name": "a"}},
