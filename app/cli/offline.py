@@ -308,7 +308,7 @@ def solving(tuning: Tuning) -> Iterator[SolvePool]:
 
 
 def _head(outcome: Outcome) -> list[str]:
-    moves = outcome.moves
+    moves, waiting = outcome.moves, outcome.waiting_usd_per_h
     short = "nothing"
     if outcome.workloads_short:
         many = "workload" if outcome.workloads_short == 1 else "workloads"
@@ -319,6 +319,7 @@ def _head(outcome: Outcome) -> list[str]:
         f"by {outcome.planner}: {usd(outcome.cost_usd_per_h, per_hour=True)}, {outcome.gap_told}",
         answered_line(plain(outcome)),
         f"unserved: {short} (weighted {number(outcome.unserved)}), SLO risk {number(outcome.slo_risk)}",
+        *([f"jobs undone would be worth {usd(waiting, per_hour=True)}"] if waiting else []),
         *([f"full batches carry {number(outcome.capacity_rps)} requests/s"] if outcome.capacity_rps else []),
         *([f"training runs as on {number(outcome.training_rate)} reference GPUs"] if outcome.training_rate else []),
         f"GPUs in use: {outcome.gpus_in_use} of {outcome.gpus_total}" + (f" ({by_type})" if by_type else ""),

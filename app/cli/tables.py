@@ -325,11 +325,12 @@ _NUMBERS: Sequence[tuple[str, str]] = (
     ("replicas", "replicas"),
     ("GPUs in use", "gpus_in_use"),
 )
-_RISING: Sequence[tuple[str, str]] = (
+_LATE: Sequence[tuple[str, str]] = (
+    ("worth of jobs undone, $/h", "waiting_usd_per_h"),
     ("full batches carry, requests/s", "capacity_rps"),
     ("training, reference GPUs", "training_rate"),
 )
-"""Told where the policy names them."""
+"""Told where there is any: the last two where the policy names them."""
 _MOVES: Sequence[tuple[str, str]] = (
     ("started", "starts"),
     ("stopped", "stops"),
@@ -370,7 +371,7 @@ def _simulation(told: Document) -> list[Any]:
     ]
     lines += [
         (title, short(before.get(name, 0)), short(after.get(name, 0)), signed(difference.get(name, 0)))
-        for title, name in _RISING
+        for title, name in _LATE
         if before.get(name) or after.get(name)
     ]
     lines += [

@@ -93,6 +93,8 @@ class Outcome:
     """What full batches of services would carry; told where the policy names `capacity`."""
     training_rate: float = late(0.0)
     """Seconds of the reference GPU's work that jobs do in a second; told where the policy names `training`."""
+    waiting_usd_per_h: float = late(0.0)
+    """What jobs would be worth for all that they could do and do not; it counts with the cost."""
 
 
 def outcome_of(made: Made) -> Outcome:
@@ -308,6 +310,7 @@ class Difference:
     """Only types that differ."""
     capacity_rps: float = late(0.0)
     training_rate: float = late(0.0)
+    waiting_usd_per_h: float = late(0.0)
 
 
 @value
@@ -351,7 +354,7 @@ def compare(before: Made, picture: Snapshot, wish: Wish, asking: Asking) -> tupl
 
 _COUNTED = (
     "cost_usd_per_h", "unserved", "workloads_short", "rate_rps_short", "slo_risk", "power_w", "energy_kwh_per_day",
-    "replicas", "gpus_in_use", "capacity_rps", "training_rate",
+    "replicas", "gpus_in_use", "capacity_rps", "training_rate", "waiting_usd_per_h",
 )  # fmt: skip
 
 

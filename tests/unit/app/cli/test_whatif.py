@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,18 @@ def test_people_see_both_plans_and_what_moves(files: Path, headroom: Headroom) -
     assert any(line.startswith("demo/speech  removed ") and "none" in line for line in lines)
     assert any(line.startswith("one more of which GPU type? now $") for line in lines)
     assert sum(line.startswith("1 x ") for line in lines) == 3
+
+
+def test_people_see_what_waiting_jobs_would_be_worth(files: Path, headroom: Headroom) -> None:
+    waiting = replace(PICTURE, jobs=(builders.job(value_usd_per_h=3.0, memory_mib=10**6),))
+    (files / "s.json").write_text(canonical_json(waiting))
+    (files / "changes.yaml").write_text("remove: [demo/train]\n")
+    said = headroom("simulate", "-f", f"{files}/changes.yaml", "--snapshot", f"{files}/s.json")
+    (line,) = [line for line in said.out.splitlines() if line.startswith("worth of jobs undone, $/h ")]
+    before, after, difference = line.split()[-3:]
+    assert (float(before) > 0, after, difference) == (True, "0", f"-{before}")
+    said = headroom("plan", "--snapshot", f"{files}/s.json", "-q")
+    assert f"jobs undone would be worth ${float(before):.2f}/h\n" in said.out
 
 
 @pytest.mark.parametrize(
