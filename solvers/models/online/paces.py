@@ -24,6 +24,9 @@ from solvers.models.online.outcomes import Configuration, Forecast, Outcome, Ver
 
 NEWEST = 5
 """So many minutes in a row have to say it."""
+URGENT = 2
+BADLY = math.log(1.75)
+"""Or so few, where each is so far off what the setting takes elsewhere, or took here."""
 KEPT = 15
 FRESH_S = 180.0
 """Who was not seen for so long says nothing now."""
@@ -72,10 +75,29 @@ class _Track:
         self.residuals = deque((each + shift for each in self.residuals), maxlen=KEPT)
         self.usual = None if self.usual is None else self.usual + shift
 
-    def newest(self, now_s: float) -> list[float]:
+    def newest(self, now_s: float, count: int = NEWEST) -> list[float]:
         """Of its newest minutes; empty while they are too few or long ago."""
-        enough = len(self.residuals) >= NEWEST and now_s - self.last_s <= FRESH_S
-        return list(self.residuals)[-NEWEST:] if enough else []
+        enough = len(self.residuals) >= count and now_s - self.last_s <= FRESH_S
+        return list(self.residuals)[-count:] if enough else []
+
+    def telling(self, now_s: float, others: float | None, *, alike: bool) -> tuple[list[float], float] | None:
+        """The minutes that tell, and what they are held against: what `others` take, else what this took before, or the
+        forecast where settings differ. The newest few, where they are far off, else the usual number.
+        """
+        usual = (self.before() if alike else 0.0) if others is None else others
+        if usual is None:
+            return None
+        few, found = self.newest(now_s, URGENT), self.newest(now_s)
+        if alike and few and min(few) - usual >= BADLY:
+            return few, usual
+        return (found, usual) if found else None
+
+    def turn(self, *, slow: bool) -> None:
+        """Its device became slow, or is well again: minutes of before say nothing of how it is now."""
+        self.usual = self.before() if slow else None
+        last = min(list(self.residuals)[-URGENT:], default=0.0) - STEADY if slow else math.inf
+        while len(self.residuals) > URGENT * slow and self.residuals[0] < last:
+            self.residuals.popleft()
 
     def before(self) -> float | None:
         """What it took before its newest minutes."""
@@ -166,24 +188,22 @@ class Paces:
             others = _Others(level for device, level in levels.items() if device not in slow)
             off = [abs(each - levels[device]) for device, found in newest.items() for each in found]
             spread = 1.4826 * median(off) if off else 0.0
-            for device, found in newest.items():
-                theirs, track = others.median(None if device in slow else levels[device]), tracks[device]
-                types[device], alike = setting.gpu_type, setting.share_pct_sm > 0
-                usual = (track.before() if alike else 0.0) if theirs is None else theirs
-                if usual is not None:
-                    excess, low = levels[device] - usual, sorted(found)[1] - usual
+            for device, track in tracks.items():
+                theirs, alike = others.median(None if device in slow else levels.get(device)), setting.share_pct_sm > 0
+                types[device] = setting.gpu_type
+                if (told := track.telling(now_s, theirs, alike=alike)) is not None:
+                    found, usual = told
+                    excess, low = median(found) - usual, sorted(found)[len(found) > URGENT] - usual
                     noise = max(spread, 0.0 if alike else track.said.std_relative * DEVIATIONS / NOISES)
                     voice = _Voice(setting.model, excess, low, noise, by_others=alike and theirs is not None)
                     (voices if alike else by_forecast).setdefault(device, []).append(voice)
         return by_forecast | voices, types
 
     def _turn(self, device: str, *, slow: bool) -> None:
-        """Remember what its settings took before it became slow, or forget how slow it was."""
+        """All of its settings."""
         for tracks in self._tracks.values():
             if (track := tracks.get(device)) is not None:
-                track.usual = track.before() if slow else None
-                if not slow:
-                    track.residuals.clear()
+                track.turn(slow=slow)
 
     def _forget(self, now_s: float) -> None:
         for setting, device in list(self._old(now_s)):

@@ -52,6 +52,42 @@ def test_one_of_three_is_slow_after_five_minutes_and_not_before() -> None:
     assert watched.slow["a"].since_s == 5 * MINUTE_S
 
 
+def test_who_is_twice_as_slow_is_found_after_two_minutes_by_others_or_by_what_was_before() -> None:
+    watched = Watched()
+    watched.minutes(6, a=1.0, b=1.0, c=1.0)
+    watched.minutes(1, a=2.0, b=1.0, c=1.0)
+    assert not watched.slow
+    watched.minutes(1, a=2.0, b=1.0, c=1.0)
+    assert set(watched.slow) == {"a"}
+    assert watched.slow["a"].factor == pytest.approx(2.0)
+    watched.minutes(2, a=1.0, b=1.0, c=1.0)
+    assert set(watched.slow) == {"a"}
+    watched.minutes(3, a=1.0, b=1.0, c=1.0)
+    assert not watched.slow
+    fresh = Watched()
+    fresh.minutes(5, b=1.0, c=1.0)
+    fresh.minutes(2, a=2.0, b=1.0, c=1.0)
+    assert set(fresh.slow) == {"a"}
+
+
+def test_two_slow_minutes_are_too_few_where_one_is_not_far_off_or_a_setting_is_well() -> None:
+    for first, second in ((1.7, 3.0), (3.0, 1.7)):
+        watched = Watched()
+        watched.minutes(8, a=1.0, b=1.0)
+        watched.minutes(1, a=first, b=1.0)
+        watched.minutes(1, a=second, b=1.0)
+        assert not watched.slow
+    watched = Watched()
+    for minute in range(1, 10):
+        watched.minute = minute
+        watched.see(
+            outcome(device, minute, 2.0 if device == "a" and minute > 7 and share == 50 else 1.0, share_pct_sm=share)
+            for device in ("a", "b")
+            for share in (50, 100)
+        )
+    assert not watched.slow
+
+
 def test_the_error_of_a_forecast_is_nobodys_fault() -> None:
     watched = Watched()
     watched.minutes(20, a=1.6, b=1.6, c=1.6)
