@@ -88,7 +88,7 @@ class _Track:
         if usual is None:
             return None
         few, found = self.newest(now_s, URGENT), self.newest(now_s)
-        if alike and few and min(few) - usual >= BADLY:
+        if few and min(few) - usual >= BADLY:
             return few, usual
         return (found, usual) if found else None
 

@@ -300,8 +300,8 @@ def test_the_median_of_the_others(levels: list[float]) -> None:
 
 def changing(watched: Watched, factor: float, minutes: int, std_ms: float = 0.5) -> int:
     """Two models on `a` whose shares change every other minute, beside one that is well; minutes until it is slow."""
-    said = Forecast(mean_ms=10.0, std_ms=std_ms)
-    for number in range(1, minutes + 1):
+    said, before = Forecast(mean_ms=10.0, std_ms=std_ms), watched.minute
+    for number in range(before + 1, before + minutes + 1):
         watched.minute, share = number, 30 + 5 * (number // 2 % 3)
         found = [
             *(outcome("a", number, factor, model=model, share_pct_sm=share) for model in ("resnet50", "bert-base")),
@@ -311,7 +311,7 @@ def changing(watched: Watched, factor: float, minutes: int, std_ms: float = 0.5)
         watched.slow = watched.paces.judge(watched.slow, MINUTE_S * number)
         if watched.slow:
             assert set(watched.slow) == {"a"}
-            return number
+            return number - before
     return 0
 
 
@@ -319,6 +319,10 @@ def test_where_plans_change_all_the_time_forecasts_tell() -> None:
     assert changing(Watched(), 1.5, 20) == 5
     assert changing(Watched(), 1.2, 40) == 0
     assert changing(Watched(), 1.5, 40, std_ms=1.5) == 0, "a belief that is so unsure says nothing"
+    watched = Watched()
+    assert changing(watched, 1.0, 6) == 0
+    assert changing(watched, 2.0, 20) == 2
+    assert changing(Watched(), 2.0, 40, std_ms=2.5) == 0
 
 
 def test_what_forecasts_are_off_by_elsewhere_is_not_the_devices_fault() -> None:
