@@ -195,7 +195,10 @@ class Paces:
                     found, usual = told
                     excess, low = median(found) - usual, sorted(found)[len(found) > URGENT] - usual
                     noise = max(spread, 0.0 if alike else track.said.std_relative * DEVIATIONS / NOISES)
-                    voice = _Voice(setting.model, excess, low, noise, by_others=alike and theirs is not None)
+                    # Elsewhere the forecast of the model holds, and no neighbour can be what is wrong with it here.
+                    far_off = low >= BADLY and not track.last.neighbours
+                    witnessed = theirs is not None and (alike or far_off)
+                    voice = _Voice(setting.model, excess, low, noise, by_others=witnessed)
                     (voices if alike else by_forecast).setdefault(device, []).append(voice)
         return by_forecast | voices, types
 

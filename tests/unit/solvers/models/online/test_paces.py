@@ -325,6 +325,29 @@ def test_where_plans_change_all_the_time_forecasts_tell() -> None:
     assert changing(Watched(), 2.0, 40, std_ms=2.5) == 0
 
 
+@pytest.mark.parametrize(
+    ("factor", "std_ms", "beside", "found"), [(2.0, 0.5, 0, 2), (1.5, 0.5, 0, 0), (2.0, 2.5, 0, 0), (2.0, 0.5, 1, 0)]
+)
+def test_one_model_alone_tells_of_a_device_that_is_far_off_its_forecast(
+    factor: float, std_ms: float, beside: int, found: int
+) -> None:
+    """No two devices have one setting, as on a small fleet, but the same model elsewhere is as foretold."""
+    watched, said, slow_since = Watched(), Forecast(mean_ms=10.0, std_ms=std_ms), 6
+    near = beside * (Neighbour(model="bert-base", batch=4.0, share_pct_sm=50),)
+    for number in range(1, 20):
+        watched.minute, share = number, 30 + 5 * (number // 2 % 3)
+        seen = [
+            outcome("a", number, factor if number > slow_since else 1.0, share_pct_sm=share, neighbours=near),
+            outcome("b", number, share_pct_sm=20 + share),
+        ]
+        watched.paces.see(seen, [said for _ in seen])
+        watched.slow = watched.paces.judge(watched.slow, MINUTE_S * number)
+        if watched.slow:
+            break
+    assert set(watched.slow) == ({"a"} if found else set())
+    assert not found or watched.minute - slow_since == found
+
+
 def test_what_forecasts_are_off_by_elsewhere_is_not_the_devices_fault() -> None:
     watched = Watched()
     for number in range(1, 30):
