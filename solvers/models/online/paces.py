@@ -5,8 +5,9 @@ executes is compared with what the same setting takes (model, share, clock, neig
 devices of the type in the same minutes, or else took on this one before. Only residuals of a forecast are compared, so
 that batches may differ; an error of the forecast is the same on both sides. A device of which no setting can be
 compared, for plans change it too often, is held against the forecasts themselves and what they are usually off by for
-its models, and has to differ by three of their standard deviations. That one device differs is said only beside one
-that does not: where all of a type become slower, the belief is what has to change.
+its models: two models have to differ by three of their standard deviations, or one that is alone and far off. That one
+device differs is said only beside one that does not: where all of a type become slower, the belief is what has to
+change.
 """
 
 from __future__ import annotations
