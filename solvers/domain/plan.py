@@ -6,11 +6,13 @@ A plan's id is the digest of its canonical form. How it is carried out is `chang
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
 
 from solvers.domain.device import DeviceMode
 from solvers.domain.evidence import Insight, Reason
+from solvers.domain.grouping import summed
 from solvers.domain.ids import DeviceId, Digest, Generation, ModelName, PolicyName, ReplicaId, WorkloadId
 from solvers.domain.policy import Objective
 from solvers.domain.value import late, value
@@ -136,6 +138,11 @@ class Plan:
             bound_usd_per_h=to.bound_usd_per_h,
             toward=None,
         )
+
+    @property
+    def served_rps(self) -> Mapping[WorkloadId, float]:
+        """What its replicas carry, by workload; of all others none."""
+        return summed(self.assignments, lambda item: item.workload, lambda item: item.capacity_rps)
 
     @property
     def gap_pct(self) -> float | None:

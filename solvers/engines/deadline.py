@@ -10,9 +10,12 @@ import time
 from dataclasses import dataclass, field, replace
 
 from solvers.domain.arrays import Floats
+from solvers.domain.plan import PlannerEnding
 from solvers.engines.base import EngineAnswer, Limits, Program, create
 
 CROWDING_MAX = 10.0
+LEFT_PART = 0.1
+"""Of a search's budget: with less than this left it did not end by itself."""
 WORKED_LEAST_S = 0.02
 """Less says nothing."""
 
@@ -65,6 +68,13 @@ class Deadline:
         if left_s <= 0.0:
             return 0.0
         return left_s / self.seconds if self.work_units is None else 1 - self._spent / self.work_units
+
+    @property
+    def ending(self) -> PlannerEnding:
+        """How a search with this deadline ended."""
+        if self.late or (self.work_units is None and self.left_part < LEFT_PART):
+            return PlannerEnding.DEADLINE
+        return PlannerEnding.WORK if self.left_part < LEFT_PART else PlannerEnding.FINISHED
 
     def units_until(self, part: float) -> float:
         """Work before no more than a part of the budget is left, a unit being a millisecond of work."""

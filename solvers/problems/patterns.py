@@ -279,10 +279,13 @@ class Layout:
         missing = floors.weight * np.maximum(0.0, floors.least - there) / floors.least
         return np.bincount(floors.workload, weights=missing, minlength=len(problem.workloads)).astype(np.float64)
 
+    def short(self, problem: JointProblem) -> Flags:
+        """By workload: whether it has less than must be served."""
+        return np.asarray(self.served_rps(problem) < problem.least_rps * (1 - SHORT_OF_LEAST))
+
     def leaves_short(self, problem: JointProblem) -> bool:
         """Whether any workload has less than must be served, or too few replicas."""
-        short = self.served_rps(problem) < problem.least_rps * (1 - SHORT_OF_LEAST)
-        return bool(short.any() or self.fewer(problem).any())
+        return bool(self.short(problem).any() or self.fewer(problem).any())
 
     def value(self, problem: JointProblem) -> float:
         """Cost with unserved demand priced in."""
@@ -292,9 +295,8 @@ class Layout:
         """What layouts are compared by: their value, the price of the least replicas that are missing, and for every
         workload that is short of what must be served, however little, more than another device would cost.
         """
-        short = self.served_rps(problem) < problem.least_rps * (1 - SHORT_OF_LEAST)
         fewer_usd = float(problem.unserved_usd @ self.fewer(problem))
-        return self.value(problem) + fewer_usd + CHARGE_DEVICES * problem.dearest_usd * float(short.sum())
+        return self.value(problem) + fewer_usd + CHARGE_DEVICES * problem.dearest_usd * float(self.short(problem).sum())
 
     def and_also(self, other: Layout) -> Layout:
         counts: Counter[Pattern] = Counter()

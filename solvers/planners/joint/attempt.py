@@ -28,7 +28,7 @@ from solvers.planners.joint.seat.seats import Floor, Seats, Terms, floor_of
 from solvers.planners.joint.solve.branch import few_devices
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Rows
-from solvers.planners.joint.solve.solve import worth_units
+from solvers.planners.joint.solve.solve import layout_of, worth_units
 from solvers.planners.joint.write import Seated, write
 from solvers.problems.jobs import trains_first
 from solvers.problems.joint import WHOLE_PCT, JointProblem
@@ -265,8 +265,9 @@ SOLVE_S_PER_UNIT = 0.002
 """At most, roughly."""
 PROOF_UNITS_LEAST, PROOF_UNITS_PER_WORKLOAD = 100, 5
 """What a bound may take beside the work that is counted, where it is of earlier prices."""
-CLOSER_UNITS, CLOSER_TIMES, CLOSER_PART = 2200, 3, 0.25
-"""What a nearer bound may take where devices are few, also in times all else; and what is kept of the deadline."""
+CLOSER_UNITS, CLOSER_TIMES, CLOSER_PART, URGENT_UNITS = 2200, 3, 0.25, 400
+"""What a nearer bound may take where devices are few, also in times all else; what is kept of the deadline; and what
+it may take while somebody waits for the plan."""
 EXPLAIN_S, EXPLAIN_S_PER_WORKLOAD, EXPLAIN_S_PER_SHORT = 0.05, 0.0006, 0.25
 EXPLAIN_SHORT_PART, EXPLAIN_PART = 0.02, 0.05
 """Of the deadline, for those that are short, and at most for all."""
@@ -329,10 +330,18 @@ class Attempt:
             prices = prices_of(loose.problem, named(self.reading.problem, prices))
         return Certificate.of(loose, prices, self.spare_deadline(units), kept.patterns if same else ())
 
-    def closer_deadline(self) -> Deadline:
+    def closer_deadline(self, plan: Plan) -> Deadline:
         """What branching may take for a nearer bound: no more work than there is time for, for parts are of that."""
-        units = min(CLOSER_UNITS, CLOSER_TIMES * (self.request.budget.work_units or CLOSER_UNITS))
+        most = URGENT_UNITS if self.urgent(plan) else CLOSER_UNITS
+        units = min(most, CLOSER_TIMES * (self.request.budget.work_units or CLOSER_UNITS))
         return self.spare_deadline(max(1, int(self.spare_deadline(units).units_until(0.0))))
+
+    def urgent(self, plan: Plan) -> bool:
+        """Whether it serves more of somebody whom what stands leaves short."""
+        problem, stands = self.reading.problem, layout_of(self.reading.standing_patterns)
+        served, before = plan.served_rps, zip(problem.workloads, stands.served_rps(problem), strict=True)
+        more = [served[work.id] > rps * (1 + DUST) for work, rps in before]
+        return bool(stands.patterns) and bool((stands.short(problem) & more).any())
 
     def explained_most(self) -> int | None:
         """Of how many short workloads there is time to tell what would have to give; None: no time for anything."""

@@ -19,7 +19,6 @@ from math import exp, floor, log
 import numpy as np
 
 from solvers.domain.arrays import Flags, Floats, Whole
-from solvers.domain.grouping import summed
 from solvers.domain.ids import WorkloadId
 from solvers.domain.plan import Assignment, Plan
 from solvers.domain.policy import CostBasis, Term
@@ -149,6 +148,11 @@ class Certificate:
             proof = None if worth is None or not np.isfinite(worth).all() else Bound.of(rows, duals, worth)
         return Certificate(problem=problem, rows=rows, judge=judge, proof=proof, warm=warm[:WARM_MAX])
 
+    @property
+    def near(self) -> float:
+        """Part of the cost: so near, a bound is near enough."""
+        return max(NEAR, self.problem.snapshot.policy.gap_pct_target / 100)
+
     @cached_property
     def at_a_glance(self) -> Bound | None:
         """What single replicas prove."""
@@ -184,9 +188,9 @@ class Certificate:
         loose, cost = self.problem, plan.objective.cost_usd_per_h
         outside_usd, bound = self._outside_usd(plan), plan.bound_usd_per_h or 0.0
         for_cost = not loose.snapshot.policy.before_cost(Term.CAPACITY)
-        if not (for_cost and few_devices(loose.problem) and bound < cost * (1 - NEAR)):
+        if not (for_cost and few_devices(loose.problem) and bound < cost * (1 - self.near)):
             return plan, known
-        served = served_rps(plan)
+        served = plan.served_rps
         # All of its rate, where it is served as far as it must be: what lacks is headroom.
         asked = {
             work.id: work.rate_rps if 0 < work.rate_least_rps <= served[work.id] * (1 + DUST) else served[work.id]
@@ -207,12 +211,11 @@ class Certificate:
         fleet = repr((problem.fingerprint, problem.caps, [item.devices for item in problem.pools]))
         if known is None or not known.holds(fleet, problem):
             known = Shown(fleet=fleet, rates={}, usd_per_h=0.0)
-        if not known.far(problem, usd):
+        if deadline.over or not known.far(problem, usd):
             return known
         found = {item.id: item.rate_rps for item in problem.workloads}
-        return Shown(
-            fleet=fleet, rates=found, usd_per_h=max(branched(problem, usd, deadline, self.warm), known.usd_per_h)
-        )
+        shown = branched(problem, usd, deadline, self.warm, self.near)
+        return Shown(fleet=fleet, rates=found, usd_per_h=max(shown, known.usd_per_h))
 
     def _outside_usd(self, plan: Plan) -> float:
         """What those cost that the problem leaves out."""
@@ -224,7 +227,7 @@ class Certificate:
     def _served(self, plan: Plan) -> Rows:
         """The rows, asking for no more than the plan gives."""
         problem = self.problem.problem
-        served, replicas = served_rps(plan), Counter(item.workload for item in plan.assignments)
+        served, replicas = plan.served_rps, Counter(item.workload for item in plan.assignments)
         least, found = copy(self.rows), self.rows.lower.copy()
         for number, work in enumerate(problem.workloads):
             part = served[work.id] / work.rate_rps if replicas[work.id] else 0.0
@@ -233,10 +236,6 @@ class Certificate:
                 found[row] = min(found[row], replicas[work.id])
         least.lower = found
         return least
-
-
-def served_rps(plan: Plan) -> Mapping[WorkloadId, float]:
-    return summed(plan.assignments, lambda item: item.workload, lambda item: item.capacity_rps)
 
 
 def serving(problem: JointProblem, served_rps: Mapping[WorkloadId, float]) -> JointProblem:
@@ -252,15 +251,17 @@ def serving(problem: JointProblem, served_rps: Mapping[WorkloadId, float]) -> Jo
     return replace(problem, workloads=tuple(works))
 
 
-def branched(problem: JointProblem, usd_per_h: float, deadline: Deadline, warm: tuple[Pattern, ...] = ()) -> float:
-    """What serving every rate costs at least, as far as branching proves that where so much is enough."""
+def branched(
+    problem: JointProblem, usd_per_h: float, deadline: Deadline, warm: tuple[Pattern, ...] = (), near: float = NEAR
+) -> float:
+    """What serving every rate costs at least, as far as branching proves that where so near to so much is enough."""
     master = Master(problem, Judge(problem))
     master.offer(singles(problem, master.width))
     master.offer(master.of_patterns(warm))
     proven, search = [0.0], master
     for counting in (False, True):  # replicas when devices have nothing more to say
         if not deadline.over:
-            tree = Tree(search=search, usd=usd_per_h, deadline=deadline, counting=counting)
+            tree = Tree(search=search, usd=usd_per_h, deadline=deadline, counting=counting, near=near)
             proven.append(tree.run())
             search = tree.master
     return max(proven)

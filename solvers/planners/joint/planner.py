@@ -27,7 +27,7 @@ from solvers.models.worth import Step, aim_of, worth_acting, worth_of
 from solvers.planners import registry
 from solvers.planners.base import IncumbentTaker, PlannerSpec, PlanRequest, Recalling, Thought, hand_over
 from solvers.planners.joint.attempt import NOTHING, SPEC, Attempt, affords_first, remember
-from solvers.planners.joint.certificate import Certificate, Loosened, served_rps
+from solvers.planners.joint.certificate import Certificate, Loosened
 from solvers.planners.joint.change import JointSearch, Solve, Solved, solved
 from solvers.planners.joint.explain.explaining import explained
 from solvers.planners.joint.reading.formulation import Reading, read
@@ -44,8 +44,6 @@ from solvers.problems.patterns import EMPTY, Layout, Pattern
 GAP_PROVEN_PCT = 1e-4
 ANSWERING_PART = 0.93
 """Of the deadline: then the answer begins to be handed over."""
-LEFT_PART = 0.1
-"""Of a search's budget: with less than this left it did not end by itself."""
 COUNTING_PART = 0.3
 """Of the deadline, where every replica takes a whole device."""
 ADVANCE_GAIN, ADVANCE_LEAP = 0.005, 0.05
@@ -127,7 +125,7 @@ class Joint(Recalling):
             # There is no time to write another one: what was handed over is the answer.
             by = attempt.first_by if advance.best is attempt.first and attempt.first_by != STANDING else None
             return Thought(proposal=replace(_bare(advance.best, by), ending=PlannerEnding.DEADLINE))
-        ending, certificate = ending_of(deadline), attempt.certificate(answer.kept)
+        ending, certificate = deadline.ending, attempt.certificate(answer.kept)
         found = Found(solved=answer, counted=whole, certificate=certificate, mended=advance.patch)
         rivals = rivals_of(attempt, seats_of(attempt, found), found)
         if rivals.plan.objective.unserved > DUST and attempt.first is None:
@@ -137,7 +135,8 @@ class Joint(Recalling):
         if rivals.plan.unplaced or advance.best is None or few_devices(reading.problem):
             # To prove and to say what would have to give takes longest, and is least.
             hand_over(reporter, _bare(rivals.plan, by))
-        plan, shown = certificate.closer(rivals.plan, answer.kept.shown, attempt.closer_deadline())
+        plan, shown = certificate.closer(rivals.plan, answer.kept.shown, attempt.closer_deadline(rivals.plan))
+        shown = answer.kept.shown if attempt.urgent(plan) else shown  # whoever has more time looks for more
         rivals = replace(rivals, plans={**rivals.plans, rivals.chosen: plan})
         usd_per_h = rivals.plans[SPEC.name].objective.cost_usd_per_h
         reporter.event("joint.solved", chosen=rivals.chosen, usd_per_h=usd_per_h, **answer.found.facts)
@@ -230,13 +229,6 @@ def _bare(plan: Plan, by: str | None = None) -> Proposal:
     return Proposal(status=ProposalStatus.FEASIBLE, planner=SPEC.name, plan=plan, reasons=(_summary(plan),), by=by)
 
 
-def ending_of(deadline: Deadline) -> PlannerEnding:
-    """How a search with this deadline ended."""
-    if deadline.late or (deadline.work_units is None and deadline.left_part < LEFT_PART):
-        return PlannerEnding.DEADLINE
-    return PlannerEnding.WORK if deadline.left_part < LEFT_PART else PlannerEnding.FINISHED
-
-
 def _proposal(
     attempt: Attempt, rivals: Rivals, layout: Layout, *, reasons: tuple[Reason, ...] = (), facts: tuple[Fact, ...] = ()
 ) -> Proposal:
@@ -319,7 +311,7 @@ def solved_usd(about: Reading | Loosened, plan: Plan, layout: Layout) -> float:
     """What a solve's bound says of a plan: that holds for plans that serve everybody, where nothing is pinned. It
     counts what jobs do not earn, which is no part of a plan's cost.
     """
-    works, short, served = about.problem.workloads, {item.workload for item in plan.unplaced}, served_rps(plan)
+    works, short, served = about.problem.workloads, {item.workload for item in plan.unplaced}, plan.served_rps
     all_of = {item.id: item.id not in short and served[item.id] >= item.rate_rps * (1 - DUST) for item in works}
     if layout.bound_usd_per_h is None or about.pinned or not all(item.may_wait or all_of[item.id] for item in works):
         return 0.0

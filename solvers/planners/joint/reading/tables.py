@@ -312,9 +312,8 @@ class Colocation:
         """Keep those whose pressure is unknown out of the tables for the others; in place."""
         for row, table in enumerate(tables):
             if table.known:
-                unknown = self.unknown(table.gpu_type)
                 for cells in (arrays.mean_ms, arrays.tail_ms):
-                    cells[row, unknown] = np.inf
+                    cells[row, self.unknown(table.gpu_type)] = np.inf
 
     def slow_beside_rests(self, arrays: Arrays, tables: tuple[Table, ...], traits: tuple[PoolTraits, ...]) -> None:
         """What stays on a device slows what joins it, and bears it or not; in place."""

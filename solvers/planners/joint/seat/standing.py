@@ -333,7 +333,5 @@ def _two(seats: Seats, here: Whole, there: Whole, relief: Floats, over_w: float)
 
 def _spare_w(seats: Seats, devices: Whole, others: Whole) -> Floats:
     """What the others' domains leave, those aside that each shares with its device."""
-    left = np.append(seats.left_w, np.inf)
-    domains = seats.floor.domain_of
-    shared = domains[others] == domains[devices]
-    return np.asarray(np.where(shared, np.inf, left[domains[others]]).min(axis=1))
+    left, domains = np.append(seats.left_w, np.inf), seats.floor.domain_of
+    return np.asarray(np.where(domains[others] == domains[devices], np.inf, left[domains[others]]).min(axis=1))

@@ -146,6 +146,7 @@ class Tree:
     deadline: Deadline
     counting: bool = False
     """Whether replicas are branched on, too."""
+    near: float = NEAR
     nodes: int = 0
     _closed_usd: float = np.inf
     """The least bound of nodes that nothing more is asked of."""
@@ -210,7 +211,7 @@ class Tree:
         return [self._relaxed(half) for half in halves]
 
     def _close(self, bound: float) -> bool:
-        return bound >= self.usd - NEAR * abs(self.usd)
+        return bound >= self.usd - self.near * abs(self.usd)
 
     def _relaxed(self, node: Node, *, closely: bool = False) -> Node:
         """Priced until its bound is near its relaxed optimum, beside what is open or `closely`, or the best layout; a
@@ -244,7 +245,7 @@ class Tree:
             bound = self._shown(node, duals, found.ceilings)
             node = replace(node, bound=max(node.bound, bound), totals=self._totals(relaxed.values))
             open_usd = self.usd - (node.bound if self.nodes == 1 else self._least_usd)
-            near = max(NEAR * abs(self.usd), 0.0 if node.leaf else open_usd)
+            near = max(self.near * abs(self.usd), 0.0 if node.leaf else open_usd)
             node = replace(node, near=relaxed.value - node.bound <= CONVERGED * near)
             if self._close(node.bound):
                 break

@@ -23,6 +23,7 @@ from solvers.models.worth import worth_of
 from solvers.planners import registry
 from solvers.planners.base import Budget, PlanRequest
 from solvers.planners.joint import certificate, change
+from solvers.planners.joint.attempt import CLOSER_UNITS, URGENT_UNITS, Attempt, recall
 from solvers.planners.joint.planner import SPEC, Advance, Joint
 from solvers.planners.joint.reading.formulation import read
 from solvers.planners.joint.solve.master import Rows
@@ -186,6 +187,29 @@ def test_a_plan_is_handed_over_before_its_bound_is_sought(monkeypatch: pytest.Mo
     answer = Joint().propose(request_of(demanding(1100.0)), state or b"", taker).plan
     assert answer is not None
     assert [item.plan.assignments for item in before if item.plan is not None][-1:] == [answer.assignments]
+
+
+def test_whoever_waits_for_a_plan_waits_for_little_of_its_proof() -> None:
+    """And it is found out later, since nothing of a proof that was cut short is remembered."""
+
+    def units_of(picture: Snapshot, plan: Plan) -> int | None:
+        request = replace(builders.request(picture), budget=Budget(deadline_s=3600.0))
+        attempt = Attempt(request=request, reading=read(picture, request.movable), clock=Deadline(3600.0))
+        return attempt.closer_deadline(plan).work_units
+
+    calm, jumped = demanding(100.0), demanding(1100.0)
+    before, plan = of_three()[1], plan_of(jumped)
+    assert units_of(jumped, plan) == URGENT_UNITS
+    assert units_of(jumped, before) == units_of(calm, plan) == units_of(calm, before) == CLOSER_UNITS
+    assert units_of(of_three()[0], before) == CLOSER_UNITS  # nothing stands
+
+    def shown_of(picture: Snapshot) -> certificate.Shown | None:
+        state = Joint().think(request_of(picture), b"", SilentReporter()).state
+        return recall(state or b"", read(picture, builders.everything_movable(picture)).problem).shown
+
+    assert shown_of(jumped) is None
+    stands = standing(jumped, plan)
+    assert shown_of(stands) is not None
 
 
 def test_a_worse_answer_gives_way() -> None:

@@ -417,8 +417,10 @@ def test_it_takes_no_time_that_is_not_there() -> None:
     assert attempt(60.0).explained_most() == SHORT_MAX
     assert attempt(1.0).solve_deadline().left_s < 0.9
     # Parts of work that there is no time for are more than all the time.
-    assert 1 <= (attempt(0.4).closer_deadline().work_units or 0) < 400
-    assert attempt(60.0).closer_deadline().work_units == CLOSER_UNITS
+    plan = Joint().propose(counted(LAB), b"", SilentReporter()).plan
+    assert plan is not None
+    assert 1 <= (attempt(0.4).closer_deadline(plan).work_units or 0) < 400
+    assert attempt(60.0).closer_deadline(plan).work_units == CLOSER_UNITS
 
 
 def test_equal_requests_are_told_alike(insight: Insight) -> None:
