@@ -13,7 +13,7 @@ import itertools
 import math
 import re
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -64,9 +64,10 @@ class TurnQueue:
         self._free = workers
         self._waiting_max = waiting_max
         self._now_s = now_s
-        self._here: dict[object, float] = {}
+        # A plain one that loses its first again and again is walked through for the next.
+        self._here: OrderedDict[object, float] = OrderedDict()
         """Who is worked on or waits, the oldest first, since when."""
-        self.waiting: dict[asyncio.Future[None], int] = {}
+        self.waiting: OrderedDict[asyncio.Future[None], int] = OrderedDict()
         """Turns, the oldest first, and the bytes that wait for each."""
         self._bytes = self._held = 0
         """Of those who wait, and of all who are here."""

@@ -153,6 +153,14 @@ class Authenticator:
         entry.used_ms = now_ms
         return entry.until_ms >= now_ms, entry.actor
 
+    async def recalled(self, secret: str) -> tuple[bool, Actor | None]:
+        """The same, after the database was asked about all who came of late, where that is due."""
+        known, actor = self.remembered(secret)
+        if actor is not None and (self.is_due or not known):
+            await self.refresh()
+            known, actor = self.remembered(secret)
+        return known, actor
+
     async def look_up(self, secret: str) -> Actor | None:
         """Ask the database and remember the answer. Raises TransientError when it cannot be asked."""
         return (await self._looking_up.submit(secret)).actor
@@ -287,10 +295,7 @@ async def identify(
 
 async def _behind(authenticator: Authenticator, secret: str, host: str) -> Actor:
     """Who has this secret and may come in. Raises UnauthenticatedError, JoinTokenExpiredError, RateLimitedError."""
-    known, actor = authenticator.remembered(secret)
-    if actor is not None and (authenticator.is_due or not known):
-        await authenticator.refresh()
-        known, actor = authenticator.remembered(secret)
+    known, actor = await authenticator.recalled(secret)
     if not known:
         if actor is None:
             authenticator.throttle_stranger(host, failed=False)

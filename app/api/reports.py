@@ -83,8 +83,9 @@ class _Delivery:
 
     async def _store(self, body: bytes, shown: Presented | None) -> Acknowledged | None:
         authenticator = self.way.authenticator
-        known, actor = authenticator.remembered(self.secret)
-        if actor is None or not known or authenticator.is_due or actor.has_expired or not NODE_AGENT.admits(actor):
+        # Who is due to be asked about again is, here: all others would wait in line for that a second time.
+        known, actor = await authenticator.recalled(self.secret)
+        if actor is None or not known or actor.has_expired or not NODE_AGENT.admits(actor):
             return None
         if authenticator.doubt(actor, shown) is not None:
             return None

@@ -113,6 +113,21 @@ def test_both_ways_tell_the_same(world: World, client: httpx.Client, taken: list
         assert again.json()["accepted"] == 0 < again.json()["duplicates"]
 
 
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_who_is_due_to_be_asked_about_again_is_asked_on_the_short_way(
+    world: World, client: httpx.Client, taken: list[bool], forgotten: bool
+) -> None:
+    """Else, in a full lane, all who come until the first of them had its turn would take the long way."""
+    authenticator = world.app.state.authenticator
+    if forgotten:
+        authenticator.forget()
+    else:
+        authenticator._asked_ms = -1e15
+    answer = client.post(reports.PATH, content=_body(_report(1)), headers=_head(world))
+    assert (answer.status_code, taken) == (200, [True])
+    assert authenticator._asked_ms > 0.0
+
+
 @pytest.mark.parametrize(
     "odd",
     ["revoked", "unknown", "another kind", "too long", "in chunks", "two tokens", "waits for leave"],
