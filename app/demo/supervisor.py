@@ -190,7 +190,11 @@ class Supervisor:
             for child in group:
                 if not child.await_stop():
                     _log.warning("process.killed", process=child.spec.name)
-        self._rooms.stop_database()
+        try:
+            self._rooms.stop_database()
+        except HeadroomError as error:
+            # What went wrong before is what has to be told.
+            _log.error("database.left", error)
         self._home.forget_state()
         _log.info("supervisor.ended")
 

@@ -108,6 +108,9 @@ def stop_embedded(home: Path) -> bool:
             return False
         stopped = _pg_ctl(data, _account(data), "stop", "-m", "fast", "-w", "-t", str(STOP_DEADLINE_S))
         if stopped.returncode != 0:
+            # Stuck, as where it recovers on a full disk: ended as by a crash. Its log has all that was committed.
+            stopped = _pg_ctl(data, _account(data), "stop", "-m", "immediate", "-w", "-t", str(STOP_DEADLINE_S))
+        if stopped.returncode != 0:
             raise StateError(f"the embedded database did not stop: {_words(stopped)}")
         sockets = _socket_path(data, _account(data))
         if sockets != data:

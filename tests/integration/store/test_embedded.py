@@ -67,6 +67,22 @@ def test_it_is_made_found_stopped_and_keeps_its_data(home: Path) -> None:
         assert connection.execute("SELECT answer FROM kept").fetchone() == (42,)
 
 
+def test_one_that_cannot_end_in_peace_is_ended_all_the_same(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a full disk, where it never finishes what it writes last."""
+    monkeypatch.setattr(embedded, "STOP_DEADLINE_S", 10)
+    url = embedded.embedded_url(home)
+    with psycopg.connect(url) as connection:
+        connection.execute("CREATE TABLE kept AS SELECT 42 AS answer")
+        found = connection.execute("SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'").fetchone()
+    assert found is not None
+    os.kill(found[0], signal.SIGSTOP)
+    assert embedded.stop_embedded(home)
+    assert embedded.standing_url(home) is None
+    assert embedded.embedded_url(home) == url
+    with psycopg.connect(url) as connection:
+        assert connection.execute("SELECT answer FROM kept").fetchone() == (42,)
+
+
 def test_a_server_that_recovers_once_more_is_told_as_that(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has answered, then a child of its is killed: who looks after it tries again, and does not end."""
     url = embedded.embedded_url(home)

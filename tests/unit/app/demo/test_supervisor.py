@@ -216,6 +216,24 @@ def test_an_api_that_cannot_start_ends_everything_with_its_last_words(home: Home
     assert home.read_state() is None
 
 
+def test_a_database_that_does_not_stop_hides_nothing(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What went wrong first is told, and what stays behind is found by `headroom down`."""
+
+    def full(*_: str) -> None:
+        raise StateError("no space left on device")
+
+    def stuck() -> None:
+        raise StateError("the embedded database did not stop")
+
+    rooms = FakeRooms()
+    monkeypatch.setattr(rooms, "migrate", full)
+    monkeypatch.setattr(rooms, "stop_database", stuck)
+    running = Running(home, rooms)
+    running.thread.join(30)
+    assert str(running.error) == "no space left on device"
+    assert home.read_state() is None
+
+
 def test_asking_to_stop_while_starting_stops(home: Home) -> None:
     rooms = FakeRooms()
     rooms.serves = False
