@@ -45,13 +45,16 @@ ATTEMPTS_MAX, ATTEMPTS_MAX_REFUSED = 12, 3
 SECRET_BYTES_MIN = 16
 LOST_S = 60.0
 """A node that was silent for so long is told of."""
-_NEVER = tuple(
-    ipaddress.ip_network(each)
-    # Link-local and what clouds tell of a machine, multicast, and IPv6 in which any IPv4 address can hide.
-    for each in (
-        "0.0.0.0/8", "169.254.0.0/16", "100.100.100.200/32", "224.0.0.0/4", "255.255.255.255/32", "::/128",
-        "fe80::/10", "fd00:ec2::254/128", "fd20:ce::254/128", "ff00::/8", "64:ff9b::/96", "2002::/16", "2001::/32",
-    )
+_SITE_LOCAL = ipaddress.IPv6Network("fec0::/10")
+"""As private as what came after it, though Python takes it for global."""
+# Link-local and what clouds tell of a machine, multicast, and IPv6 in which any IPv4 address can hide.
+_NEVER = (
+    *ipaddress.IPv6Network("::/96").address_exclude(ipaddress.IPv6Network("::1/128")),
+    *map(ipaddress.ip_network, (
+        "0.0.0.0/8", "169.254.0.0/16", "100.100.100.200/32", "168.63.129.16/32", "192.0.0.192/32", "224.0.0.0/4",
+        "255.255.255.255/32", "fe80::/10", "fd00:ec2::254/128", "fd20:ce::254/128", "ff00::/8", "::ffff:0:0:0/96",
+        "64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32",
+    )),
 )  # fmt: skip
 _log = EventLog("headroom.webhooks")
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -79,7 +82,9 @@ class WebhookNetworks:
             address = address.ipv4_mapped
         if any(address in network for network in _NEVER):
             return False
-        return any(address in network for network in self._networks) or (self._is_public and address.is_global)
+        if any(address in network for network in self._networks):
+            return True
+        return self._is_public and address.is_global and address not in _SITE_LOCAL
 
     def resolved(self, host: str, port: int) -> str:
         """An address of a host; all of them must be allowed. Raises UntoldError."""
