@@ -90,8 +90,10 @@ class WebhookNetworks:
         """An address of a host; all of them must be allowed. Raises UntoldError."""
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except OSError as error:
-            raise UntoldError(f"{host} cannot be resolved: {error.strerror or error}") from None
+        except (OSError, UnicodeError) as error:
+            # Of Unicode: a label is empty or too long.
+            said = (error.strerror if isinstance(error, OSError) else None) or error
+            raise UntoldError(f"{host} cannot be resolved: {said}") from None
         addresses = [str(each[4][0]) for each in found]
         for address in addresses:
             if not self.allows(address):

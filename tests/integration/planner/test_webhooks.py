@@ -417,6 +417,12 @@ def test_networks_are_the_operators_to_open() -> None:
         WebhookNetworks("10.0.0.1/8")
 
 
+@pytest.mark.parametrize("host", ["a..b", "a" * 64 + ".example"])
+def test_what_can_be_no_name_is_told_as_one_that_is_not_found(host: str) -> None:
+    with pytest.raises(UntoldError, match="cannot be resolved"):
+        post(f"http://{host}/", b"{}", {}, WebhookNetworks("public"))
+
+
 def test_a_name_with_one_bad_address_leads_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     def both(host: str, port: int, **_: object) -> list[tuple[Any, ...]]:
         return [(2, 1, 6, "", (address, port)) for address in ("93.184.216.34", "169.254.169.254")]
