@@ -93,13 +93,13 @@ def solved(search: JointSearch, request: PlanRequest, reading: Reading, state: b
     terms = replace(reach_terms(policy), left_usd=kept.left_usd if known else 0.0)
     near, found = None, layout_of(standing)
     # Where nobody is short and all is solved anyway, what little changes make is asked once, after that.
-    asked = bool(standing) and not known and (opened is not None or found.leaves_short(problem))
+    asked = bool(standing) and (found.leaves_short(problem) or (opened is not None and not known))
     mended = asked and opened and len(standing) > GROUPS_MAX and search.mended is not None and search.mended()
     if asked and not mended:
         left = NEAR_UNITS if deadline.work_units is None else int(deadline.left_part * deadline.work_units)
         few = Deadline(REACH_PART * deadline.time_left_s, max(1, min(NEAR_UNITS, left)))
         near = reached(problem, standing, order.warm[:FRESH_MAX], terms, few)
-        if near.short:
+        if near.short and not known:
             # What is missing may be held by whoever does not change at once: a device, a quota, a cap.
             opened = None
         elif search.better is not None and opened is None:

@@ -162,6 +162,19 @@ def test_who_is_short_is_served_beside_what_stands_and_nobody_else_is_asked(monk
     assert "greedy" in asked
 
 
+@pytest.mark.parametrize("rate_rps", [900.0, 2500.0, 4000.0])
+def test_who_is_short_is_planned_for_as_well_when_asked_again(rate_rps: float) -> None:
+    """A plan that waits for somebody, or is held: what stands goes on to leave the same one short."""
+    picture = demanding(rate_rps)
+    first = Joint().think(request_of(picture), b"", SilentReporter())
+    again = Joint().think(request_of(picture), first.state or b"", SilentReporter())
+    assert first.proposal.plan is not None
+    assert again.proposal.plan is not None
+    before, after = first.proposal.plan.objective, again.proposal.plan.objective
+    assert after.unserved <= before.unserved
+    assert after.cost_usd_per_h <= before.cost_usd_per_h
+
+
 def test_a_failing_engine_leaves_the_greedy_answer_to_who_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(*_: object) -> None:
         raise EngineError("planted")
