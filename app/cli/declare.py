@@ -9,12 +9,11 @@ import os
 import shlex
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import count, islice
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -23,6 +22,7 @@ import typer
 import yaml
 
 from app import kinds
+from app.cli.looking import changes
 from app.cli.options import COUNT_MAX, IntervalS, Server, Token, connect, shortened
 from app.cli.output import Cell, CommandError, Exit, Format, Output, exit_code_of, listed, rows, sentence_of, show
 from app.cli.tables import plan_head
@@ -40,7 +40,7 @@ from app.client.documents import (
 )
 from app.kinds import Kind
 from app.marked import UnreadableError, read_marked
-from headroom_client import ApiError, Client, ClientError, Document, UnreachableError, key_of
+from headroom_client import ApiError, Client, ClientError, Document, UnreachableError
 from solvers.errors import HeadroomError, InputError, did_you_mean
 
 HISTORY_SHOWN = 50
@@ -147,7 +147,7 @@ def get(
         items = known[:limit]
         files = [_as_file(kind, item) for item in items]
         show(files if listing else files[0], output, _table(kind, items, output), goes_on=watch)
-        for changed in _changes(kind, look, known, interval_s, looks) if watch else ():
+        for changed in changes(kind, look, known, interval_s, looks) if watch else ():
             show([_as_file(kind, item) for item in changed], output, _table(kind, changed, output), goes_on=True)
 
 
@@ -158,22 +158,6 @@ def _found(
         with told_near(client, kind, key):
             return [client.get(kind.name, *key).body]
     return list(islice(client.items(kind.plural, label=labels or None), limit))
-
-
-def _changes(
-    kind: Kind, look: Callable[[], list[Document]], items: Sequence[Document], interval_s: float, looks: int
-) -> Iterator[list[Document]]:
-    """What is new or other than at the look before; what is gone is told on standard error."""
-    known = {key_of(kind.name, item): item for item in items}
-    for _ in range(looks) if looks else count():
-        time.sleep(interval_s)
-        now = {key_of(kind.name, item): item for item in look()}
-        for gone in known.keys() - now.keys():
-            typer.echo(f"{DocumentOutcome.DELETED} {kind.name}/{'/'.join(gone)}", err=True)
-        changed = [item for name, item in now.items() if known.get(name) != item]
-        if changed:
-            yield changed
-        known = now
 
 
 def kind_and_key(names: Sequence[str]) -> tuple[Kind, tuple[str, ...]]:

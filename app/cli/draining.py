@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from app import kinds
+from app.cli.looking import look_again
 from app.cli.options import Server, Token, connect, duration_s
 from app.cli.output import CommandError, Format, Output, outliving_readers, show
 from app.cli.watch import short_lines
@@ -38,8 +40,7 @@ def drain(
             found, told = client.drain(node, comment), ""
         while wait and not found["empty"] and time.monotonic() < end:
             told = _say_new(_drain_lines(client, found), told, output)
-            time.sleep(LOOK_S)
-            found = client.drained(node)
+            found = look_again(partial(client.drained, node), LOOK_S, end)
         lines = _drain_lines(client, found)
     if wait and output is Format.TABLE:
         _say_new(lines, told, output)

@@ -12,8 +12,8 @@ from __future__ import annotations
 import csv
 import json
 import sys
-import time
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -32,6 +32,7 @@ from app.cli.files import (
     write_model,
     write_text,
 )
+from app.cli.looking import look_again
 from app.cli.options import Server, Token, connect, duration_s
 from app.cli.output import CommandError, Exit, Format, Output, listed, show
 from headroom_client import ApiError, Client, ClientError, Document
@@ -387,16 +388,15 @@ def _subjects(service: str | None, pairs: str | None) -> tuple[str, str | None]:
 
 def _looks(client: Client, number: int) -> Iterator[Document]:
     """The run whenever something about it is new, up to its end."""
-    told = None
+    told, run = None, client.profile_run(number)
     while True:
-        run = client.profile_run(number)
         now = (run["state"], run["measured"], run["doubtful"], run["detail"])
         if now != told:
             told = now
             yield run
         if run["state"] in ENDED:
             return
-        time.sleep(LOOK_S)
+        run = look_again(partial(client.profile_run, number), LOOK_S)
 
 
 def _progress(run: Document) -> str:

@@ -12,11 +12,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from app import kinds
+from app.cli.looking import is_outage
 from app.cli.options import IntervalS, Server, Token, connect, duration_s
 from app.cli.output import (
     Cell,
@@ -125,14 +127,12 @@ def _screens(client: Client, looks: int) -> Iterator[Group]:
 
     shown: list[Any] = [*_screen(client.fleet())]
     yield Group(*shown)
-    count = 0
-    while looks == 0 or count < looks:
-        count += 1
+    for _ in range(looks) if looks else count():
         try:
             shown = _screen(client.fleet())
             yield Group(*shown)
         except (ApiError, UnreachableError) as error:
-            if isinstance(error, ApiError) and error.status < 500:
+            if not is_outage(error):
                 raise
             yield Group(*shown, f"\n{error.message}")
 

@@ -144,6 +144,42 @@ def test_top_outlives_a_server_without_its_database(
     assert "the database is away" in headroom("top", "-n", "1").out
 
 
+def test_whoever_waits_outlives_a_restart_of_the_server(
+    api: Api, headroom: Headroom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    away = httpx.Response(503, json={"code": "transient", "detail": "the database is away"})
+    tries = [away, away]
+    told = "headroom: the database is away (transient); asking again\n"
+
+    api.answers = Looks(page(service("a")), *tries, page(service("a"), service("b")))
+    said = headroom("get", "services", "--watch", "--looks", "1", "-o", "name")
+    assert (said.status, said.out, said.err) == (Exit.OK, "service/vision/a\nservice/vision/b\n", told)
+
+    full = {"node": "n1", "schedulable": False, "empty": False, "planned": ["vision/a#0"], "running": []}
+    full |= {"blocks": ["vision/a#0 is planned there"], "age_s": 1.0}
+    api.answers = Looks(full, *tries, {**full, "empty": True, "blocks": []}, fleet())
+    said = headroom("drain", "n1", "--wait")
+    assert (said.status, said.err) == (Exit.OK, told)
+    assert "n1 is empty: safe to reboot" in said.out
+
+    run = {"id": 1, "uuid": "GPU-1", "state": "running", "measured": 0, "doubtful": 0, "detail": ""}
+    api.answers = Looks(run, run, *tries, {**run, "state": "done"})
+    said = headroom("profile", "vision/a", "--node", "n1", "-o", "json")
+    assert (said.status, told in said.err, said.json["state"]) == (Exit.OK, True, "done")
+
+
+def test_waiting_for_a_server_that_stays_away_ends_with_the_time_given(
+    api: Api, headroom: Headroom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = iter(range(1000))
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    monkeypatch.setattr("time.monotonic", lambda: float(next(now_s)))
+    full = {"node": "n1", "schedulable": False, "empty": False, "planned": [], "running": [], "blocks": ["why"]}
+    api.answers = Looks(full, httpx.Response(503, json={"code": "transient", "detail": "the database is away"}))
+    assert headroom("drain", "n1", "--wait", "--timeout", "9s").status == Exit.FAILED
+
+
 def test_a_node_that_is_empty_says_who_is_short_of_a_place(api: Api, headroom: Headroom) -> None:
     empty = {
         "node": "n1",
