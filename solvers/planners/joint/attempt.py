@@ -36,7 +36,7 @@ from solvers.problems.patterns import Pattern, Patterns, Prices
 
 KEPT_MAX = 20_000
 """Patterns; the first ones win, so the most useful come first."""
-_FORM = "joint-10"
+_FORM = "joint-11"
 DUST = 1e-9
 SINGLES_MAX = 60_000
 """Replicas alone that are looked at to see what a device carries."""
@@ -70,8 +70,7 @@ def remember(problem: JointProblem, kept: Kept) -> bytes:
     chosen = list({item.key: item for item in patterns}.values())[:KEPT_MAX]
     number = {item.key: place for place, item in enumerate(chosen)}
     usd = {} if kept.prices is None else named(problem, kept.prices)
-    kinds = list(_kinds(problem))
-    variants = list(_variants(problem))
+    kinds, variants = list(_kinds(problem)), list(_variants(problem))
     store = io.BytesIO()
     np.savez_compressed(
         store,
@@ -95,7 +94,7 @@ def remember(problem: JointProblem, kept: Kept) -> bytes:
         usd=np.array(list(usd.values()), dtype=np.float64),
         shown_of=np.array("" if kept.shown is None else kept.shown.fleet),
         shown_works=np.array([] if kept.shown is None else list(kept.shown.rates), dtype=np.str_),
-        shown=np.array([] if kept.shown is None else [*kept.shown.rates.values(), kept.shown.usd_per_h]),
+        shown=np.array([] if (it := kept.shown) is None else [*it.rates.values(), it.usd_per_h, it.effort]),
     )
     return store.getvalue()
 
@@ -109,12 +108,11 @@ def recall(state: bytes, problem: JointProblem) -> Kept:
             fields = {name: np.asarray(kept[name]) for name in kept.files}
             rows, known = _rows(fields, problem)
             carries = dict(zip(kept["device"].tolist(), kept["carries"].tolist(), strict=True))
-            moments = kept["full_at_s"].tolist()
-            question, left_usd = str(kept["question"]), float(kept["left_usd"])
+            moments, question, left_usd = kept["full_at_s"].tolist(), str(kept["question"]), float(kept["left_usd"])
             usd = dict(zip(kept["priced"].tolist(), kept["usd"].tolist(), strict=True))
             rates, works, fleet = kept["shown"].tolist(), kept["shown_works"].tolist(), str(kept["shown_of"])
-            of = {WorkloadId(work): rate for work, rate in zip(works, rates[:-1], strict=True)}
-            shown = Shown(fleet=fleet, rates=of, usd_per_h=rates[-1]) if rates else None
+            of = {WorkloadId(work): rate for work, rate in zip(works, rates[:-2], strict=True)}
+            shown = Shown(fleet=fleet, rates=of, usd_per_h=rates[-2], effort=rates[-1]) if rates else None
     except (ValueError, OSError, EOFError, KeyError, IndexError, zipfile.BadZipFile):
         return NOTHING
     judge = Judge(problem)

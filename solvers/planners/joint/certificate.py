@@ -100,8 +100,8 @@ APART = 1.15
 """times as large as the one before."""
 RATE_STEPS = 400
 """For each e-fold: what branching asks for is a whole number of them, rounded down."""
-MORE, NEAR_ENOUGH = 1.02, 0.005
-"""What was shown is looked at anew where so much more is served and it is not so near the cost."""
+MORE, HARDER, NEAR_ENOUGH = 1.02, 1.4, 0.005
+"""What was shown is looked at anew where so much more is served or may be done, and it is not so near the cost."""
 SURELY_DEVICES = 1e4
 """So many of the dearest everything counts that is served."""
 WARM_MAX = 600
@@ -115,16 +115,18 @@ class Shown:
     fleet: str
     rates: Mapping[WorkloadId, float]
     usd_per_h: float
+    effort: float
+    """Work that was allowed for it, by how near would have been enough."""
 
     def holds(self, fleet: str, problem: JointProblem) -> bool:
         """Also of this."""
         rates = {item.id: item.rate_rps for item in problem.workloads}
         return fleet == self.fleet and all(rates[name] >= rate for name, rate in self.rates.items())
 
-    def far(self, problem: JointProblem, usd_per_h: float) -> bool:
-        """Whether more may be proven of being asked for so much more."""
+    def far(self, problem: JointProblem, usd_per_h: float, effort: float) -> bool:
+        """Whether more may be proven of being asked for so much more, or with so much more effort."""
         more = any(item.rate_rps > MORE * self.rates.get(item.id, -1.0) for item in problem.workloads)
-        return more and self.usd_per_h < usd_per_h * (1 - NEAR_ENOUGH)
+        return (more or effort > HARDER * self.effort) and self.usd_per_h < usd_per_h * (1 - NEAR_ENOUGH)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,10 +187,9 @@ class Certificate:
         if plan.toward is not None:
             to, known = self.closer(plan.arrived, known, deadline)
             return replace(plan, toward=replace(plan.toward, bound_usd_per_h=to.bound_usd_per_h)), known
-        loose, cost = self.problem, plan.objective.cost_usd_per_h
+        loose, policy, cost = self.problem, self.problem.snapshot.policy, plan.objective.cost_usd_per_h
         outside_usd, bound = self._outside_usd(plan), plan.bound_usd_per_h or 0.0
-        for_cost = not loose.snapshot.policy.before_cost(Term.CAPACITY)
-        if not (for_cost and few_devices(loose.problem) and bound < cost * (1 - self.near)):
+        if policy.before_cost(Term.CAPACITY) or not few_devices(loose.problem) or bound >= cost * (1 - self.near):
             return plan, known
         served = plan.served_rps
         # All of its rate, where it is served as far as it must be: what lacks is headroom.
@@ -210,12 +211,13 @@ class Certificate:
         problem = serving(self.problem.problem, rates)
         fleet = repr((problem.fingerprint, problem.caps, [item.devices for item in problem.pools]))
         if known is None or not known.holds(fleet, problem):
-            known = Shown(fleet=fleet, rates={}, usd_per_h=0.0)
-        if deadline.over or not known.far(problem, usd):
+            known = Shown(fleet=fleet, rates={}, usd_per_h=0.0, effort=0.0)
+        effort = (deadline.work_units or np.inf) / self.near
+        if deadline.over or not known.far(problem, usd, effort):
             return known
         found = {item.id: item.rate_rps for item in problem.workloads}
         shown = branched(problem, usd, deadline, self.warm, self.near)
-        return Shown(fleet=fleet, rates=found, usd_per_h=max(shown, known.usd_per_h))
+        return Shown(fleet=fleet, rates=found, usd_per_h=max(shown, known.usd_per_h), effort=effort)
 
     def _outside_usd(self, plan: Plan) -> float:
         """What those cost that the problem leaves out."""

@@ -88,8 +88,7 @@ def solved(search: JointSearch, request: PlanRequest, reading: Reading, state: b
     restless = restless_of(reading)
     opened, question = scope_of(reading, restless, kept.full_at_s), question_of(reading, restless)
     known = question == kept.question
-    if known and opened is not None:
-        opened = frozenset()
+    opened = frozenset() if known and opened is not None else opened
     terms = replace(reach_terms(policy), left_usd=kept.left_usd if known else 0.0)
     near, found = None, layout_of(standing)
     # Where nobody is short and all is solved anyway, what little changes make is asked once, after that.

@@ -136,7 +136,6 @@ class Joint(Recalling):
             # To prove and to say what would have to give takes longest, and is least.
             hand_over(reporter, _bare(rivals.plan, by))
         plan, shown = certificate.closer(rivals.plan, answer.kept.shown, attempt.closer_deadline(rivals.plan))
-        shown = answer.kept.shown if attempt.urgent(plan) else shown  # whoever has more time looks for more
         rivals = replace(rivals, plans={**rivals.plans, rivals.chosen: plan})
         usd_per_h = rivals.plans[SPEC.name].objective.cost_usd_per_h
         reporter.event("joint.solved", chosen=rivals.chosen, usd_per_h=usd_per_h, **answer.found.facts)

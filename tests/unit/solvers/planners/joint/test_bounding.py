@@ -232,6 +232,23 @@ def test_what_branching_showed_goes_on_to_hold_for_whoever_serves_as_much() -> N
     assert certificate.closer(plan, poor, none)[0].bound_usd_per_h == poor.usd_per_h
 
 
+def test_what_branching_showed_in_little_time_or_for_a_wide_gap_is_looked_at_anew() -> None:
+    picture, deadline = lab(), Deadline(60.0, 500)
+    easy = replace(picture, policy=replace(picture.policy, gap_pct_target=30.0))
+    plan, certificate = replace(planned(picture), bound_usd_per_h=None), glance(picture)
+    whole = certificate.closer(plan, None, deadline)[1]
+    hasty, wide = certificate.closer(plan, None, Deadline(60.0, 1))[1], glance(easy).closer(plan, None, deadline)[1]
+    assert None not in (whole, hasty, wide)
+    for known in (hasty, wide):
+        assert known is not None
+        assert known.usd_per_h < 0.99 * plan.objective.cost_usd_per_h
+        assert certificate.closer(plan, known, deadline)[1] == whole
+        # But not again and again with what was not enough.
+        assert whole is not None
+        tried = replace(known, effort=whole.effort)
+        assert certificate.closer(plan, tried, deadline)[1] == tried
+
+
 def test_a_stopover_is_bounded_where_it_leads_by_what_is_served_there() -> None:
     picture = lab()
     plan = replace(planned(picture), bound_usd_per_h=None)
