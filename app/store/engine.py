@@ -17,7 +17,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from solvers.errors import HeadroomError, InputError, StateError, TransientError
+from solvers.errors import HeadroomError, InputError, StateError, TransientError, did_you_mean
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -40,19 +40,34 @@ _RETRYABLE = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.errors.I
 _CALLER_WRONG = (psycopg.DataError,)
 
 
+_UNREADABLE = "the database URL cannot be read; expected postgresql://user:password@host:port/database"
+
+
 def normalise_url(url: str) -> str:
     """Any PostgreSQL URL (`postgres:`, `postgresql:`, `postgresql+driver:`) as SQLAlchemy with psycopg 3 wants it."""
     try:
         parsed = make_url(url)
-    except ArgumentError:
-        raise InputError(
-            "the database URL cannot be read; expected postgresql://user:password@host:port/database"
-        ) from None
+    except (ArgumentError, ValueError):
+        raise InputError(_UNREADABLE) from None
     if parsed.drivername.partition("+")[0] not in ("postgres", "postgresql"):
         raise InputError(f"the database must be PostgreSQL, not {parsed.drivername}")
+    _check(parsed)
     # A server whose databases have no encoding (SQL_ASCII) would otherwise answer with bytes instead of text.
     encoded = parsed.set(drivername=DRIVER).update_query_dict({"client_encoding": "utf8"})
     return _written(encoded)
+
+
+def _check(url: URL) -> None:
+    """Raise InputError for what the driver would refuse, or show in its own words: a part of the password."""
+    if "@" in (url.host or ""):
+        raise InputError("the database URL cannot be read: in its user and password, write @ as %40")
+    if "%00" in url.render_as_string(hide_password=False):
+        raise InputError(_UNREADABLE)
+    known = {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()}
+    for name in url.query:
+        if name not in known:
+            near = did_you_mean(name, known)
+            raise InputError(f"the database URL has an option {name!r}, which PostgreSQL does not know{near}")
 
 
 def libpq_url(url: str) -> str:

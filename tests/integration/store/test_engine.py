@@ -226,6 +226,22 @@ def test_other_urls_are_refused(given: str) -> None:
         normalise_url(given)
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("postgresql://u:h@lf-said@db.example/d", "in its user and password, write @ as %40"),
+        ("postgresql://u:half-said@db.example/d?sslmod=require", "an option 'sslmod', .*; did you mean sslmode?"),
+        ("postgresql://u:half-said@db.example/d?pool_size=5", "an option 'pool_size', which PostgreSQL does not know"),
+        ("postgresql://u:half-said@[::1/d", "cannot be read; expected postgresql://"),
+        ("postgresql://u:half-said%00@db.example/d", "cannot be read; expected postgresql://"),
+    ],
+)
+def test_what_the_driver_would_refuse_is_told_without_the_password(given: str, told: str) -> None:
+    with pytest.raises(InputError, match=told) as caught:
+        normalise_url(given)
+    assert "-said" not in caught.value.message
+
+
 def test_a_database_without_an_encoding_answers_with_text(empty_url: str) -> None:
     with psycopg.connect(libpq_url(empty_url), autocommit=True) as connection:
         connection.execute(
