@@ -187,7 +187,11 @@ def test_what_was_started_and_not_told_of_is_ended_after_its_supervisor_was_kill
     with subprocess.Popen([sys.executable, "-S", "-c", FOREVER], env=elsewhere, start_new_session=True) as other:
         running = Running(home, FakeRooms())
         running.ready.wait(20)
-        stood, known = living(home), sorted(pids(home).values())
+        known = sorted(pids(home).values())
+        # What a process was started with can be read a moment after it was started.
+        with contextlib.suppress(AssertionError):
+            wait_until(lambda: living(home) == known)
+        stood = living(home)
         running.end()
         left, is_other_left_alone = living(home), other.poll() is None
         for pid in (*left, other.pid):
