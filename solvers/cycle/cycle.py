@@ -119,9 +119,15 @@ class SharedSolve:
 
     @staticmethod
     def of(snapshot: Snapshot, order: CycleOrder) -> SharedSolve:
-        """Nothing is shared where several policies plan one after the other."""
-        alone = order.beside is None or bool(snapshot.policies)
-        return SharedSolve(() if alone or order.beside is None else movable_workloads(snapshot, order.beside))
+        """Nothing is shared where several policies plan one after the other, nor where a workload of the wider lane
+        alone stands nowhere: its answer would place that, and the acting lane would wait for two.
+        """
+        if order.beside is None or snapshot.policies:
+            return SharedSolve(())
+        placed = {item.workload for item in snapshot.target.assignments}
+        placed.update(movable_workloads(snapshot, order.lane))
+        wider = movable_workloads(snapshot, order.beside)
+        return SharedSolve(wider if placed.issuperset(wider) else ())
 
     def propose(self, ask: Callable[[str, PlanRequest], Proposal], planner: str, request: PlanRequest) -> Proposal:
         """One answer for both, where it can be. Raises EngineError."""

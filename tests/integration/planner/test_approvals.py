@@ -244,6 +244,7 @@ def test_lanes_share_one_solve_and_waiting_takes_no_cycles(world: World, pool: S
     world.build(service("auto"), ASKED)
     leader = lead(world)
     planning.run_lanes(leader)
+    assert counted.asked == [1, 2], "what would be placed is asked for when the acting lane has its plan"
     (pinned,) = waiting(world)
     counted.asked.clear()
     planning.run_lanes(leader)
