@@ -18,7 +18,7 @@ from pathlib import Path
 
 from agents.devices.nvml import NvmlBoards, NvmlSetters, open_boards
 from agents.errors import AgentError
-from tests.gpu import boards, handover, models, sharing, surface
+from tests.gpu import beside, boards, handover, models, sharing, surface
 from tests.gpu.recorded import RecordingBoards
 from tests.gpu.rig import POINT_S, NotHereError, Rig, chosen
 
@@ -29,7 +29,7 @@ STEPS: dict[str, Callable[[Rig], None]] = {
     "energy": boards.energy,
     "shares": sharing.shares,
     "surface": surface.surface,
-    "beside": surface.beside,
+    "beside": beside.beside,
     "memory": sharing.memory,
     "handover": handover.handover,
     "grid": models.grid,
