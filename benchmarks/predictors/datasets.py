@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from benchmarks.predictors.measured import MeasuredSolo
 from benchmarks.predictors.splits import FewShot, group_count
 from benchmarks.sources import (
     batchdvfs_p40,
-    headroom_h100,
+    headroom_own,
     infless_2080ti,
     lucid_rtx3090,
     muxserve_llama_a100,
@@ -26,6 +27,7 @@ from benchmarks.sources import (
     proteus_hetero,
     ribbon_t4,
 )
+from benchmarks.sources.rows import H100, H200
 from lab.measured import read_igniter, read_igniter_pairs, read_rapp
 from solvers.domain.arrays import Floats
 from solvers.models.base import GroupSamples, Samples
@@ -100,7 +102,13 @@ DATASETS = (
     Dataset(
         name="lucid-rtx3090", read=lucid_rtx3090.read, read_groups=lucid_rtx3090.read_pairs, solo=False,
     ),
-    Dataset(name="headroom-h100", read=headroom_h100.read, read_groups=headroom_h100.read_pairs),
+    *(
+        Dataset(
+            name=f"headroom-{gpu_type}", read=partial(headroom_own.read, gpu_type),
+            read_groups=partial(headroom_own.read_pairs, gpu_type),
+        )
+        for gpu_type in (H100, H200)
+    ),
 )  # fmt: skip
 
 LEFT_OUT = {

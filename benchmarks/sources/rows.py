@@ -26,6 +26,7 @@ __all__ = [
     "A100_40GB",
     "A100_80GB",
     "H100",
+    "H200",
     "IDLE_W",
     "P40",
     "RECORDINGS",
@@ -49,7 +50,7 @@ __all__ = [
 
 T4, A30, P40, TITAN_X = "t4", "a30", "p40", "titan-x-pascal"
 A100_40GB, A100_80GB = "a100-40gb", "a100"
-H100 = "h100"
+H100, H200 = "h100", "h200"
 RTX_2080TI, RTX_3080TI, RTX_3090 = "rtx-2080ti", "rtx-3080ti", "rtx-3090"
 
 IDLE_W = {P40: 46.0, A100_40GB: 46.0, RTX_3080TI: 20.0}
