@@ -29,14 +29,20 @@ ACTORS = "headroom.actors"
 """Texts of trained actors, as `headroom train` writes them."""
 COMMANDS = "headroom.commands"
 """Commands of the program `headroom`."""
+FILLED = frozenset({PLANNERS, SOLO_MODELS, INTERFERENCE_MODELS, SUITES})
+"""Groups to which Headroom itself offers something."""
 
 
 @cache
 def found(group: str) -> Mapping[str, EntryPoint]:
-    """Everything offered to a group, by name. Raises InputError where two distributions offer one name differently."""
+    """Everything offered to a group, by name. Raises InputError where two distributions offer one name differently, and
+    where not even Headroom's own are offered: its files were copied, and not installed.
+    """
     offered: dict[str, EntryPoint] = {}
     for entry in sorted(entry_points(group=group), key=lambda item: item.name):
         other = offered.setdefault(entry.name, entry)
         if other.value != entry.value:
             raise InputError(f"{entry.name} is offered to {group} twice: as {other.value} and as {entry.value}")
+    if not offered and group in FILLED:
+        raise InputError(f"nothing is offered to {group}: Headroom was copied here, not installed; see README.md")
     return MappingProxyType(offered)

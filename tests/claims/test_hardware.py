@@ -15,7 +15,7 @@ from lab.claims.claim import ClaimStatus, Effort
 @pytest.fixture
 def told(tmp_path: Path) -> Path:
     """A copy of what the H100 said."""
-    return Path(shutil.copytree(hardware.RECORDINGS, tmp_path / "h100"))
+    return Path(shutil.copytree(hardware.RECORDINGS / "h100", tmp_path / "h100"))
 
 
 def test_a_request_that_failed_in_a_hand_over_is_told(told: Path) -> None:
@@ -58,6 +58,19 @@ def test_equals_beside_each_other_have_to_be_slower_by_more_than_chance(told: Pa
     assert hardware.identical_slower(told).status is ClaimStatus.NOT_REPRODUCED
     rewritten(told, 1.2, identical=True)
     assert hardware.identical_slower(told).status is ClaimStatus.PASS
+
+
+def test_every_board_has_to_agree(told: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "RECORDINGS", told.parent)
+    judge = hardware.recorded(hardware.at_most_a_fifth, "beside")
+    shutil.copytree(told, told.with_name("other"))
+    rewritten(told, 0.88, identical=False)
+    found = judge(Effort())
+    assert found.status is ClaimStatus.NOT_REPRODUCED
+    assert found.measured.startswith("h100: ")
+    assert "; other: " in found.measured
+    rewritten(told.with_name("other"), 0.88, identical=False)
+    assert judge(Effort()).status is ClaimStatus.PASS
 
 
 def test_without_recordings_nothing_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

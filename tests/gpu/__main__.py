@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -46,9 +47,11 @@ def main(arguments: Sequence[str]) -> int:
     found = _parser().parse_args(arguments)
     found.out.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix="hr-gpu-", dir="/tmp"))
+    # Whoever ends it early still gets what was found, and no worker stays.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         opened = open_boards(found.devices)
-        with (found.out / "boards.jsonl").open("w", encoding="utf-8") as file:
+        with (found.out / "boards.jsonl").open("w", buffering=1, encoding="utf-8") as file:
             return _run(found, scratch, opened, RecordingBoards(opened, file))
     except (AgentError, NotHereError) as error:
         print(f"python -m tests.gpu: {error}", file=sys.stderr)

@@ -70,3 +70,14 @@ def test_without_the_laboratory_the_product_still_plans(monkeypatch: pytest.Monk
         registry.create("gavel")
     assert "mf" not in suites()
     assert all(Suite.fresh(name, laws.facts()).name == name for name in suites())
+
+
+@pytest.mark.usefixtures("fresh")
+def test_files_that_were_copied_and_not_installed_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of_nobody(*, group: str) -> list[extensions.EntryPoint]:
+        return []
+
+    monkeypatch.setattr(extensions, "entry_points", of_nobody)
+    with pytest.raises(InputError, match="copied here, not installed"):
+        Suite.fresh("headroom", laws.facts())
+    assert not extensions.found(extensions.COMMANDS)

@@ -177,15 +177,19 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         RecordedBoards(tmp_path / "none")
 
 
-H100 = Path(__file__).parents[3] / "recordings" / "h100"
+RECORDINGS = Path(__file__).parents[3] / "recordings"
+H100 = RECORDINGS / "h100"
 
 
-@pytest.mark.parametrize("name", ["boards.jsonl", "boards-shares.jsonl"])
-def test_a_real_board_plays_back(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "memory_mib"),
+    [("h100/boards.jsonl", 81079), ("h100/boards-shares.jsonl", 81079), ("h200/boards.jsonl", 143155)],
+)
+def test_a_real_board_plays_back(name: str, memory_mib: int) -> None:
     clock = Clock(0.0)
-    boards = RecordedBoards(H100 / name, clock)
+    boards = RecordedBoards(RECORDINGS / name, clock)
     board = boards.inventory()[0]
-    assert (board.gpu_type, board.sm_count, board.memory_mib) == ("h100", 132, 81079)
+    assert (board.gpu_type, board.sm_count, board.memory_mib) == (name.partition("/")[0], 132, memory_mib)
     assert board.clocks_mhz_sm[0] == 345
     assert board.clocks_mhz_sm[-1] == 1980
     clock.now_s = boards.ends_s
