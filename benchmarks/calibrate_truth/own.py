@@ -6,6 +6,7 @@ them, as other studies tell it.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from benchmarks.calibrate_truth.fitting import WILD, Reach, Where, batch_ms, errors, fitted, row
-from benchmarks.calibrate_truth.studies import CAPTURED, OURS, TRAINING, headroom, rows_of
+from benchmarks.calibrate_truth.studies import CAPTURED, OURS, TRAINING, alone_of, beside_batch, headroom, rows_of
 from benchmarks.sources.rows import H100
 from lab.world.replays import CsvRows
 from solvers.sim.truth.catalogue import GPUS, MODELS, GpuTruth, ModelTruth, model_on
@@ -39,10 +40,11 @@ Cells = dict[Where, float]
 
 @dataclass(frozen=True, slots=True)
 class Slowdown:
-    """Of one network beside another; either may train."""
+    """Of one network beside others; any may train."""
 
     own: str
-    other: str
+    others: tuple[str, ...]
+    batch: int
     published: float
     modelled: float
 
@@ -52,7 +54,7 @@ class Slowdown:
 
     @property
     def beside_training(self) -> bool:
-        return self.other.startswith(TRAINING)
+        return any(other.startswith(TRAINING) for other in self.others)
 
 
 def _resident(network: str, share_pct: str, batch: str) -> Resident:
@@ -61,19 +63,40 @@ def _resident(network: str, share_pct: str, batch: str) -> Resident:
     return Resident(model=model, share_pct_sm=int(share_pct), batch=int(batch), training=training)
 
 
-def slowdowns(rows: CsvRows, gpu: GpuTruth = GPU) -> list[Slowdown]:
+def _slower(gpu: GpuTruth, mine: Resident, others: Sequence[Resident]) -> float:
+    clock = gpu.clock_mhz_sm_max
+    return execution_ms(gpu, mine, clock, others) / execution_ms(gpu, mine, clock)
+
+
+def slowdowns(rows: CsvRows, gpu: GpuTruth = GPU, study: str = OURS) -> list[Slowdown]:
     """Of medians; the last column tells what a law says of the same pair."""
-    told, clock = rows(OURS, "beside.csv"), gpu.clock_mhz_sm_max
-    alone = {(each["network"], each["share_pct"]): float(each["latency_ms_p50"]) for each in told if not each["beside"]}
+    told = rows(study, "beside.csv")
+    alone = alone_of(told)
     found = []
     for each in told:
         if not each["beside"]:
             continue
         mine = _resident(each["network"], each["share_pct"], each["batch"])
-        theirs = _resident(each["beside"], each["beside_share_pct"], each["batch"])
-        published = float(each["latency_ms_p50"]) / alone[each["network"], each["share_pct"]]
-        modelled = execution_ms(gpu, mine, clock, (theirs,)) / execution_ms(gpu, mine, clock)
-        found.append(Slowdown(each["network"], each["beside"], published, modelled))
+        theirs = _resident(each["beside"], each["beside_share_pct"], beside_batch(each))
+        published = float(each["latency_ms_p50"]) / alone[each["network"], each["share_pct"], each["batch"]]
+        modelled = _slower(gpu, mine, (theirs,))
+        found.append(Slowdown(each["network"], (each["beside"],), mine.batch, published, modelled))
+    return found
+
+
+def crowds(rows: CsvRows, gpu: GpuTruth, study: str) -> list[Slowdown]:
+    """Of medians, each of several at once against its time alone."""
+    alone, groups = alone_of(rows(study, "beside.csv")), defaultdict(list)
+    for each in rows(study, "crowd.csv"):
+        groups[each["group"]].append(each)
+    found = []
+    for group in groups.values():
+        every = [_resident(each["network"], each["share_pct"], each["batch"]) for each in group]
+        for place, each in enumerate(group):
+            mine, others = every[place], every[:place] + every[place + 1 :]
+            names = tuple(other["network"] for other in group if other is not each)
+            published = float(each["latency_ms_p50"]) / alone[each["network"], each["share_pct"], each["batch"]]
+            found.append(Slowdown(each["network"], names, mine.batch, published, _slower(gpu, mine, others)))
     return found
 
 
@@ -85,10 +108,10 @@ class BoardPower:
     modelled_w: float
 
 
-def power(rows: CsvRows, gpu: GpuTruth = GPU) -> list[BoardPower]:
+def power(rows: CsvRows, gpu: GpuTruth = GPU, study: str = OURS) -> list[BoardPower]:
     """Of the board at the clock that it ran at, one worker executing without pause."""
     found = []
-    for each in rows(OURS, "surface.csv"):
+    for each in rows(study, "surface.csv"):
         one = Resident(model=_model(each), share_pct_sm=int(each["share_pct"]), batch=int(each["batch"]))
         watts = board_power_w(gpu, [one], int(each["clock_mhz"]), gpu.tdp_w)
         found.append(BoardPower(one.model, each["captured"] == "1", float(each["power_w"]), watts))
@@ -180,7 +203,7 @@ def per_neighbour(pairs: Sequence[Pair]) -> float:
 def pairs_of(rows: CsvRows) -> list[Pair]:
     none, one = (slowdowns(rows, replace(GPU, slowdown_per_neighbour=each)) for each in (0.0, 1.0))
     return [
-        Pair(frozenset((less.own, less.other)), less.published, less.modelled, more.modelled - less.modelled)
+        Pair(frozenset((less.own, *less.others)), less.published, less.modelled, more.modelled - less.modelled)
         for less, more in zip(none, one, strict=True)
         if less.serving and not less.beside_training
     ]

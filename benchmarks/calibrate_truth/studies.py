@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import json
 from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,12 @@ MISO = {"bert": "bert-base", "mobilenet": "mobilenet", "resnet": "resnet50", "cy
         "embedding": "embedding", "deepspeech2": "deepspeech2"}  # fmt: skip
 MISO_BATCH = {"bert": "8", "cyclegan": "2", "deepspeech2": "8"}
 SLICE_SMS = {1: 14, 2: 28, 3: 42, 4: 56, 7: 98}
-OURS = "headroom-h100"
-CAPTURED = {"resnet50": "resnet50-trt", "mobilenet_v3_large": "mobilenet", "transformer": "bert-base"}
+OURS, OURS_LATER = "headroom-h100", "headroom-h200"
+RECORDED = {OURS: H100, OURS_LATER: "h200"}
+"""What this project measured itself, by GPU type."""
+CAPTURED = {
+    "resnet50": "resnet50-trt", "mobilenet_v3_large": "mobilenet", "transformer": "bert-base", "vgg19": "vgg19-trt",
+}  # fmt: skip
 """Batches replayed as one CUDA graph, by the name of the nearest network here; eager ResNet-50 keeps its own."""
 TRAINING = "train:"
 
@@ -41,7 +45,7 @@ def rows_of(data: Path) -> CsvRows:
     """Reads the CSV files below a folder; our own recordings lie in this repository."""
 
     def rows(folder: str, *path: str) -> list[dict[str, str]]:
-        below = RECORDINGS / H100 if folder == OURS else data / folder
+        below = RECORDINGS / RECORDED[folder] if folder in RECORDED else data / folder
         with below.joinpath(*path).open(encoding="utf-8", newline="") as file:
             return list(csv.DictReader(file))
 
@@ -82,30 +86,44 @@ def miso(rows: CsvRows) -> dict[StudyCell, float]:
     }
 
 
-def headroom(rows: CsvRows) -> dict[StudyCell, float]:
-    """Median milliseconds on an H100 under MPS, in PyTorch at half precision."""
+def headroom(rows: CsvRows, study: str = OURS) -> dict[StudyCell, float]:
+    """Median milliseconds on our own GPU under MPS, in PyTorch at half precision."""
     return {
         (
             CAPTURED[row["network"]] if row["captured"] == "1" else row["network"],
             int(row["batch"]),
-            given(H100, row["share_pct"]),
+            given(RECORDED[study], row["share_pct"]),
         ): float(row["latency_ms_p50"])
-        for row in rows(OURS, "surface.csv")
+        for row in rows(study, "surface.csv")
     }
 
 
-def headroom_pairs(rows: CsvRows) -> Pairs:
+def beside_batch(row: Mapping[str, str]) -> str:
+    """Of a row's neighbour; the first recordings had one batch for both."""
+    return row.get("beside_batch") or row["batch"]
+
+
+def alone_of(told: Iterable[Mapping[str, str]]) -> dict[tuple[str, str, str], float]:
+    """Median milliseconds of each network, share and batch as it was measured alone beside the pairs."""
+    return {
+        (row["network"], row["share_pct"], row["batch"]): float(row["latency_ms_p50"])
+        for row in told
+        if not row["beside"]
+    }
+
+
+def headroom_pairs(rows: CsvRows, study: str = OURS) -> Pairs:
     """Slowdowns of the medians of each network that serves beside each other, shares adding up to the GPU."""
-    told = rows(OURS, "beside.csv")
-    alone = {(row["network"], row["share_pct"]): float(row["latency_ms_p50"]) for row in told if not row["beside"]}
+    told, gpu = rows(study, "beside.csv"), RECORDED[study]
+    alone = alone_of(told)
     found: dict[tuple[str, str, str], list[tuple[float, ...]]] = defaultdict(list)
     for row in told:
         if row["beside"] and TRAINING not in row["network"] + row["beside"]:
             own, other = CAPTURED[row["network"]], CAPTURED[row["beside"]]
-            shares = (given(H100, row["share_pct"]), given(H100, row["beside_share_pct"]))
-            factor = float(row["latency_ms_p50"]) / alone[row["network"], row["share_pct"]]
-            batch = float(row["batch"])
-            found[H100, key_of(own), key_of(other)].append((batch, shares[0], batch, shares[1], factor))
+            shares = (given(gpu, row["share_pct"]), given(gpu, row["beside_share_pct"]))
+            factor = float(row["latency_ms_p50"]) / alone[row["network"], row["share_pct"], row["batch"]]
+            batches = float(row["batch"]), float(beside_batch(row))
+            found[gpu, key_of(own), key_of(other)].append((batches[0], shares[0], batches[1], shares[1], factor))
     return {pair: Beside(tuple(cells)) for pair, cells in found.items()}
 
 
