@@ -34,7 +34,7 @@ PLAN_PATTERN = r"^(sha256:)?[0-9a-f]{4,64}$"
 _PATTERNS = {
     NAME_PATTERN: NAME_WORDS,
     LABEL_PATTERN: "must be KEY or KEY=VALUE, such as team=retail",
-    PLAN_PATTERN: "a plan is named by four or more of the digits (0-9, a-f) that its id begins with",
+    PLAN_PATTERN: "must be four or more of the digits (0-9, a-f) that a plan's id begins with",
 }
 _SHOULD = re.compile(r"^\w+ should ")
 _INTEGER_MAX = 2**63 - 1

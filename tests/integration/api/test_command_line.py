@@ -170,7 +170,11 @@ def test_a_name_that_no_project_has_is_told_the_nearest(headroom: Headroom, tmp_
         )  # fmt: skip
     for word, status in (("x", Exit.USAGE), ("ffff", Exit.NOT_FOUND)):
         assert headroom("diff", word)[0] == status
-    assert "a plan is named by four or more of the digits" in headroom("get", "plan", "x")[2]
+    unfit = (
+        "headroom: 'zzzz' must be four or more of the digits (0-9, a-f) that a plan's id begins with (field-invalid)\n"
+    )
+    for verb in (("approve",), ("reject",), ("diff",), ("get", "plan")):
+        assert headroom(*verb, "zzzz") == (Exit.USAGE, "", unfit)
 
 
 def test_what_can_hardly_be_meant_is_warned_of(world: World, headroom: Headroom, tmp_path: Path) -> None:
