@@ -63,8 +63,10 @@ def _solvers() -> Symptom:
 
 
 def _home(home: Path) -> Symptom:
-    if not home.is_dir():
+    if not home.exists():
         return unseen(f"{home} is not there", "`headroom up` makes it; other deployments need none")
+    if not home.is_dir():
+        return wrong(f"{home} is not a folder", "name one with HEADROOM_HOME")
     # Under root the embedded server's user has to pass: 0711.
     open_to_all = [home] if stat.S_IMODE(home.stat().st_mode) & 0o066 else []
     for secret in (found for pattern in SECRETS for found in home.glob(pattern)):

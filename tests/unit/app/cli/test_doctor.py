@@ -60,6 +60,14 @@ def test_a_bare_machine_is_well_and_says_what_was_not_looked_at(headroom: Headro
     assert "what to do" in headroom("doctor").out
 
 
+def test_a_home_that_is_a_file(headroom: Headroom, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = home / "notes"
+    file.touch()
+    monkeypatch.setenv("HEADROOM_HOME", str(file))
+    line = told(headroom)["home"]
+    assert (line["state"], line["found"]) == ("wrong", f"{file} is not a folder")
+
+
 def test_rights_that_let_others_in(headroom: Headroom, home: Path) -> None:
     for secret in (home / "admin.token", home / "authority.pem"):
         secret.write_text("hush")
