@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from datetime import datetime
 
 from sqlalchemy.orm import Session
@@ -33,9 +34,25 @@ class BudgetForecast:
     """The forecast is above the budget."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpendingSpan:
+    """The time that a rate of spending is of; `hours`: as long as there was a ledger."""
+
+    start: datetime
+    until: datetime
+    hours: float
+
+
+def spending_span(session: Session, now: datetime) -> SpendingSpan:
+    """The last seven days."""
+    (found,) = records(session, SpendingSpan, named("spending_span"), now=now)
+    return found
+
+
 def forecasts(session: Session, now: datetime) -> tuple[BudgetForecast, ...]:
     """All budgets by name."""
-    return records(session, BudgetForecast, named("budget_forecasts"), now=now)
+    span = spending_span(session, now)
+    return records(session, BudgetForecast, named("budget_forecasts"), now=now, **asdict(span))
 
 
 def note_risks(session: Session, now: datetime) -> int:

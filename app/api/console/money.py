@@ -6,7 +6,7 @@ import csv
 import io
 import math
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -113,13 +113,9 @@ def _month(visit: Visit, project: str | None) -> dict[str, Any]:
     over = (begun + timedelta(days=32)).replace(day=1)
     asked = CostQuery(by=CostBy.PROJECT, accounting=Accounting.SHARE, start=begun, end=now, project=project)
     spent = visit.services.costs.report(asked).usd
-    # As budgets have it: all hours since the ledger began, for there are some in which a project spends nothing.
-    lately = (now - timedelta(days=7)).replace(minute=0, second=0, microsecond=0)
-    everybody = visit.services.costs.report(replace(asked, by=CostBy.HOUR, start=lately, project=None)).items
-    begun_at = min((datetime.fromisoformat(item.key) for item in everybody), default=now)
-    week = visit.services.costs.report(replace(asked, start=lately))
-    per_h = week.usd / max(1.0, (now - begun_at).total_seconds() / 3600)
-    forecast = spent + per_h * (over - now).total_seconds() / 3600
+    lately = visit.services.costs.spending_span(now)
+    per_h = visit.services.costs.report(replace(asked, start=lately.start)).usd / lately.hours
+    forecast = spent + per_h * (over - lately.until).total_seconds() / 3600
     budgets = visit.services.costs.budgets() if visit.may(CLUSTER_READ) else ()
     return {"budgets": budgets, "month_spent": spent, "month_forecast": forecast, "month": f"{begun:%B}"}
 

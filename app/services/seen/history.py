@@ -20,7 +20,7 @@ from app import kinds
 from app.records import record, record_of
 from app.services.declared.tokens import Tokens
 from app.store import budgets, cycles, documents, events, ledger, logs, nodes, targets, webhooks
-from app.store.budgets import BudgetForecast
+from app.store.budgets import BudgetForecast, SpendingSpan
 from app.store.cycles import CycleState, CycleSummary, StoredCycle
 from app.store.engine import Database, notified
 from app.store.events import EventLine
@@ -112,6 +112,10 @@ class CostReports:
     def budgets(self) -> tuple[BudgetForecast, ...]:
         """Every budget beside what this month has cost it and will."""
         return self._reads.read(lambda session: budgets.forecasts(session, database_now(session)))
+
+    def spending_span(self, now: datetime) -> SpendingSpan:
+        """The time that a rate of spending is of, as budgets have it."""
+        return self._reads.read(budgets.spending_span, now)
 
 
 def _line(row: CostRow) -> CostLine:

@@ -1,24 +1,32 @@
+-- name: spending_span
+-- Of which time the rate of spending is: the last seven days, or since the ledger began (to the minute, where minutes are kept),
+-- up to what was accounted for.
+WITH kept AS (
+    SELECT coalesce(min(minute), 'infinity') AS minute FROM ledger
+), span AS (
+    SELECT date_trunc('hour', CAST(:now AS timestamptz) - INTERVAL '7 days', 'UTC') AS start,
+        least(:now, (SELECT at FROM accounting_marks WHERE name = 'accounted_until')) AS until,
+        least(nullif(kept.minute, 'infinity'),
+            (SELECT min(hour) FROM ledger_hours WHERE hour <= kept.minute - INTERVAL '1 hour')) AS begun
+    FROM kept
+)
+SELECT start, until, greatest(1, extract(epoch FROM until - greatest(start, begun)) / 60)::float8 / 60 AS hours FROM span
+
 -- name: budget_forecasts
--- Budgets with what this month (UTC) has cost them, and will have at its end at the rate of the last seven days. The hours
--- of both are read once, however many budgets there are.
+-- Budgets with what this month (UTC) has cost them, and will have at its end at the rate of a span's hours. The hours of both
+-- are read once, however many budgets there are.
 WITH span AS (
-    SELECT CAST(:now AS timestamptz) AS now, date_trunc('month', CAST(:now AS timestamptz), 'UTC') AS month,
-        (date_trunc('month', CAST(:now AS timestamptz) AT TIME ZONE 'UTC') + INTERVAL '1 month') AT TIME ZONE 'UTC' AS next,
-        greatest(date_trunc('hour', CAST(:now AS timestamptz) - INTERVAL '7 days', 'UTC'), least(
-            (SELECT min(hour) FROM ledger_hours),
-            (SELECT date_trunc('hour', min(minute), 'UTC') FROM ledger
-                WHERE minute >= coalesce((SELECT at FROM accounting_marks WHERE name = 'closed_until'), '-infinity'))
-        )) AS lately
+    SELECT CAST(:start AS timestamptz) AS start, date_trunc('month', CAST(:now AS timestamptz), 'UTC') AS month,
+        (date_trunc('month', CAST(:now AS timestamptz) AT TIME ZONE 'UTC') + INTERVAL '1 month') AT TIME ZONE 'UTC' AS next
 ), known AS (
     SELECT name AS budget, (spec ->> 'usd_per_month')::float8 AS usd_per_month, spec ->> 'project' AS project,
         spec #>> '{label,key}' AS label_key, spec #>> '{label,value}' AS label_value
     FROM budgets
 ), costs AS MATERIALIZED (
     SELECT kind, workload, project, sum(usd_share) FILTER (WHERE hour >= (SELECT month FROM span)) AS usd_month,
-        sum(usd_share) FILTER (WHERE hour >= (SELECT lately FROM span)) AS usd_lately
+        sum(usd_share) FILTER (WHERE hour >= (SELECT start FROM span)) AS usd_lately
     FROM ledger_hourly
-    WHERE hour < :now AND hour >= least(date_trunc('month', CAST(:now AS timestamptz), 'UTC'),
-        date_trunc('hour', CAST(:now AS timestamptz) - INTERVAL '7 days', 'UTC'))
+    WHERE hour < :now AND hour >= least(date_trunc('month', CAST(:now AS timestamptz), 'UTC'), :start)
     GROUP BY kind, workload, project
 ), spent AS (
     SELECT known.budget, coalesce(sum(cost.usd_month), 0)::float8 AS usd_spent,
@@ -36,8 +44,8 @@ WITH span AS (
     GROUP BY known.budget
 ), told AS (
     SELECT known.*, span.month, spent.usd_spent,
-        coalesce(spent.usd_lately / greatest(1, extract(epoch FROM span.now - span.lately) / 3600)::float8, 0) AS usd_per_h,
-        extract(epoch FROM span.next - span.now)::float8 / 3600 AS hours_left
+        spent.usd_lately / CAST(:hours AS float8) AS usd_per_h,
+        extract(epoch FROM span.next - CAST(:until AS timestamptz))::float8 / 3600 AS hours_left
     FROM known JOIN spent USING (budget) CROSS JOIN span
 )
 SELECT budget, project, label_key || '=' || label_value AS label, month, usd_per_month,

@@ -117,25 +117,53 @@ def test_costs_are_summed_by_label_with_the_project_as_a_fallback(spent: Session
 
 
 def test_budgets_are_held_against_the_month(spent: Session) -> None:
-    """Two minutes cost $0.24 of all and $0.06 of vision; the rate is what an hour of ledger came to."""
+    """Two minutes cost $0.24 of all and $0.06 of vision, and nothing since; the rate is what that time came to."""
     _labelled(spent, "projects", '{"labels": [{"key": "team", "value": "sight"}]}', name="vision")
     _labelled(spent, "budgets", '{"usd_per_month": 1, "project": "vision"}', name="b")
     _labelled(spent, "budgets", '{"usd_per_month": 1000, "label": {"key": "team", "value": "sight"}}', name="c")
     _labelled(spent, "budgets", '{"usd_per_month": 1}', name="a")
     now = after(7200)
+    account(spent, now, minutes_max=60)
     found = forecasts(spent, now)
     assert [(item.budget, item.label, round(item.usd_spent, 6), item.at_risk) for item in found] == [
         ("a", None, 0.24, True), ("b", None, 0.06, True), ("c", "team=sight", 0.06, False),
     ]  # fmt: skip
-    left_h = (datetime(2026, 4, 1, tzinfo=UTC) - now).total_seconds() / 3600
-    assert found[0].usd_per_h == pytest.approx(0.12)
-    assert found[0].usd_forecast == pytest.approx(0.24 + 0.12 * left_h)
+    until = after(7140)
+    left_h = (datetime(2026, 4, 1, tzinfo=UTC) - until).total_seconds() / 3600
+    assert found[0].usd_per_h == pytest.approx(0.24)
+    assert found[0].usd_forecast == pytest.approx(0.24 + 0.24 * left_h)
     assert note_risks(spent, now) == 2
     spent.execute(text("UPDATE events SET at = :now"), {"now": now})
     assert note_risks(spent, now) == 0
     spent.execute(text("UPDATE events SET at = :earlier"), {"earlier": now - timedelta(days=2)})
     assert note_risks(spent, now) == 2
     assert note_risks(spent, now + timedelta(days=30)) == 0
+
+
+@pytest.mark.parametrize("now_s", [3700, 7200, 90_000])
+def test_the_rate_of_a_budget_is_of_the_minutes_that_were_accounted_for(spent: Session, now_s: int) -> None:
+    """Two minutes at $7.20 an hour, around the top of an hour: however long nothing is accounted, that is the rate."""
+    _labelled(spent, "budgets", '{"usd_per_month": 5000}', name="b")
+    (found,) = forecasts(spent, after(now_s))
+    assert found.usd_per_h == pytest.approx(7.2)
+    left_h = (datetime(2026, 4, 1, tzinfo=UTC) - after(3660)).total_seconds() / 3600
+    assert found.usd_forecast == pytest.approx(0.24 + 7.2 * left_h)
+    assert found.at_risk
+
+
+def test_the_rate_of_a_budget_is_of_whole_hours_where_minutes_are_dropped(spent: Session) -> None:
+    """The first hour cost $0.12 in one minute; that it was one is not kept."""
+    account(spent, after(9000), minutes_max=90)
+    spent.execute(text("DELETE FROM ledger WHERE minute < :top"), {"top": after(3600)})
+    _labelled(spent, "budgets", '{"usd_per_month": 5000}', name="b")
+    (found,) = forecasts(spent, after(9000))
+    assert found.usd_per_h == pytest.approx(0.24 / (8940 / 3600))
+
+
+def test_where_nothing_was_spent_yet_no_budget_is_at_risk(session: Session) -> None:
+    _labelled(session, "budgets", '{"usd_per_month": 1}', name="b")
+    (found,) = forecasts(session, after(0))
+    assert (found.usd_spent, found.usd_per_h, found.usd_forecast, found.at_risk) == (0.0, 0.0, 0.0, False)
 
 
 def _hours_read(session: Session) -> int:
@@ -157,6 +185,8 @@ def test_budgets_read_the_hours_of_the_month_once(spent: Session) -> None:
     """However many budgets there are, and however much there was before."""
     spent.execute(text("SET LOCAL enable_seqscan = off"))
     account(spent, after(7200))
+    # Hours are closed up to the last minute that was accounted for.
+    spent.execute(text("UPDATE accounting_marks SET at = :now WHERE name = 'accounted_until'"), {"now": after(7200)})
     (closed,) = spent.execute(text("SELECT count(*) FROM ledger_hours")).scalars()
     _earlier(spent, "generate_series(1500, 2000)")
     for number in range(5):
