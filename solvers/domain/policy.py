@@ -20,6 +20,7 @@ from solvers.domain.value import (
     check_finite,
     check_text,
     declarable,
+    declarable_within,
     distinct,
     each,
     late,
@@ -273,10 +274,10 @@ class Policy:
     """$/h that a solver may spend to avoid one second of launching a replica; only settles what costs nearly alike."""
     gap_pct_target: Annotated[float, within(0, 100)] = 0.3
     """A solver stops improving when its plan is this near to the proven bound."""
-    stale_after_s: Annotated[float, POSITIVE] = 30.0
-    cooldown_s: Annotated[float, NOT_NEGATIVE] = 120.0
+    stale_after_s: Annotated[float, POSITIVE, declarable_within(0, SECONDS_MAX)] = 30.0
+    cooldown_s: Annotated[float, NOT_NEGATIVE, declarable_within(0, SECONDS_MAX)] = 120.0
     """A plan that only saves waits this long after the last promotion; a plan that serves more never waits."""
-    gain_usd_per_h_min: Annotated[float, NOT_NEGATIVE] = 0.01
+    gain_usd_per_h_min: Annotated[float, NOT_NEGATIVE, declarable_within(0, USD_PER_H_MAX)] = 0.01
     gain_pct_min: Annotated[float, within(0, 100)] = 5.0
     """A plan that only saves must save this part of what the workloads that it changes cost now."""
     changes_max: Annotated[int, within(1, 100_000)] = 64

@@ -140,6 +140,11 @@ def declarable(count: int) -> Limit:
     return Declarable(at_most(count).check, count)
 
 
+def declarable_within(low: float, high: float) -> Limit:
+    """From `low` to `high`, where a document is put; None passes."""
+    return Declarable(within(low, high).check)
+
+
 def distinct(*by: str) -> Limit:
     """No two items with the same attributes of these names."""
     key = attrgetter(*by)
@@ -201,7 +206,7 @@ def limits_broken(kind: type, said: Mapping[str, object]) -> Iterator[FieldError
 
 
 def overlong(item: object) -> Iterator[FieldError]:
-    """Lists of a value, and of the values in it, that are longer than may be declared; fields as pointers."""
+    """What of a value, and of the values in it, is longer or more than may be declared; fields as pointers."""
     kind: type = type(item)
     for name, limits in _limits(kind):
         told = getattr(item, name)

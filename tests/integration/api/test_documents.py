@@ -204,6 +204,14 @@ def test_policies_name_planners_there_are(world: World) -> None:
     assert "greedy" in found["errors"][0]["detail"]
 
 
+@pytest.mark.parametrize("field", ["stale_after_s", "cooldown_s", "gain_usd_per_h_min"])
+def test_a_policy_waits_no_longer_than_anybody_lives(world: World, field: str) -> None:
+    """JSON would tell more without a point, as an integer that does not fit, and the document could not be patched."""
+    policy = {**spec(spare_policy()), field: 1e308}
+    found = _problem(world.call("PUT", "/v1/policies/spare", plain=policy), 422, "field-invalid", f"/{field}")
+    assert found["errors"][0]["detail"].startswith(f"{field} must lie between 0 and ")
+
+
 def test_webhooks_name_events_there_are(world: World) -> None:
     """One that is misspelt would be told of nothing, and nobody would notice."""
     good = ["node.lost", "gpu_type.updated", "power_cap.*", "profile_run.done", "task.refused", "budget.at_risk"]

@@ -13,9 +13,9 @@ from pydantic import TypeAdapter
 
 from app import kinds
 from app.kinds import Kind
-from solvers.domain.device import Label, Taint
+from solvers.domain.device import USD_PER_H_MAX, Label, Taint
 from solvers.domain.ids import DeviceId, GpuTypeName, ProjectName, ServiceId
-from solvers.domain.policy import Pool
+from solvers.domain.policy import SECONDS_MAX, Pool
 from solvers.domain.value import overlong
 from solvers.domain.worker import EnvironmentVariable, WorkerCommand
 from solvers.domain.workload import Affinity, Project
@@ -82,3 +82,14 @@ def test_longer_lists_are_read_and_told_where_they_are_put(item: object, told: d
     found = {error.field: error.message for error in overlong(item)}
     assert found.keys() == told.keys()
     assert all(f"may list {most:,} at most, got " in found[field] for field, most in told.items())
+
+
+@pytest.mark.parametrize(
+    ("field", "most"),
+    [("stale_after_s", SECONDS_MAX), ("cooldown_s", SECONDS_MAX), ("gain_usd_per_h_min", USD_PER_H_MAX)],
+)
+def test_larger_numbers_are_read_and_told_where_they_are_put(field: str, most: float) -> None:
+    """Beyond 64 bits, what was stored could not be put again, nor anything beside it."""
+    assert list(overlong(builders.policy(**{field: most}))) == []
+    (error,) = overlong(builders.policy(**{field: 1e308}))
+    assert (error.field, error.message) == (field, f"{field} must lie between 0 and {most}, got 1e+308")
