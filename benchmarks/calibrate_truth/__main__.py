@@ -8,7 +8,19 @@ import os
 import sys
 from pathlib import Path
 
-from benchmarks.calibrate_truth import clocks, igniter, own, printed, rapp, slices, speeds, studies, table, training
+from benchmarks.calibrate_truth import (
+    clocks,
+    igniter,
+    neighbours,
+    own,
+    printed,
+    rapp,
+    slices,
+    speeds,
+    studies,
+    table,
+    training,
+)
 from lab.world import replays
 
 
@@ -25,7 +37,7 @@ def main() -> None:
         table.write(data, rows)
         return
     fitting = "--fit" in sys.argv[1:]
-    for source in (rapp, igniter, slices, training, clocks, speeds, own, printed):
+    for source in (rapp, igniter, slices, training, clocks, speeds, own, neighbours, printed):
         print(f"-- {source.__name__.rsplit('.', 1)[-1]}")
         source.report(data, fitting)
 

@@ -1,13 +1,13 @@
-"""Times, slowdowns and power that this project measured itself on an H100 under MPS: what the laws make of them.
+"""Times, slowdowns and power that this project measured itself on an H100 and an H200: what the laws make of them.
 
-Owns the fits behind all that `solvers.sim.truth.catalogue` says of that type alone. `UNSEEN` is the same GPU without
-them, as other studies tell it.
+Owns the fits behind all that `solvers.sim.truth.catalogue` says of these types alone, but for what several neighbours
+do (`neighbours`). `UNSEEN` is the H100 without them, as other studies tell it; `CARRIED` the H200 by the H100's laws.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,8 +15,17 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from benchmarks.calibrate_truth.fitting import WILD, Reach, Where, batch_ms, errors, fitted, row
-from benchmarks.calibrate_truth.studies import CAPTURED, OURS, TRAINING, alone_of, beside_batch, headroom, rows_of
-from benchmarks.sources.rows import H100
+from benchmarks.calibrate_truth.studies import (
+    CAPTURED,
+    OURS,
+    OURS_LATER,
+    TRAINING,
+    alone_of,
+    beside_batch,
+    headroom,
+    rows_of,
+)
+from benchmarks.sources.rows import H100, H200
 from lab.world.replays import CsvRows
 from solvers.sim.truth.catalogue import GPUS, MODELS, GpuTruth, ModelTruth, model_on
 from solvers.sim.truth.truth import Resident, board_power_w, dynamic_power_w, execution_ms, idle_power_w, parts
@@ -29,11 +38,24 @@ UNSEEN = replace(
     bandwidth_part=_USUAL.bandwidth_part,
     slowdown_per_neighbour=_USUAL.slowdown_per_neighbour,
 )
+CARRIED = replace(
+    GPU,
+    name=f"{H200}-carried",
+    like=H100,
+    memory_mib=GPUS[H200].memory_mib,
+    memory_bandwidth_gb_per_s=GPUS[H200].memory_bandwidth_gb_per_s,
+)
+"""All that was known of an H200 before one was measured: the same chip with the memory of its data sheet."""
+BOARDS = {OURS: GPU, OURS_LATER: GPUS[H200]}
+HELD_OUT = {OURS: UNSEEN, OURS_LATER: CARRIED}
+"""The same boards by laws that never saw their study."""
 BANDWIDTH_PARTS = (0.5, 0.75, 1.0)
 TURNS = 5
+ENGINES = ("resnet50-trt", "vgg19-trt")
+"""Whose factors stand together for other engines, where both were measured."""
 TENSOR_TFLOPS = 989.0
 """Of all SMs at half precision, by the data sheet."""
-GFLOP = {"resnet50": 8.2, "resnet50-trt": 8.2, "mobilenet": 0.44, "bert-base": 22.3}
+GFLOP = {"resnet50": 8.2, "resnet50-trt": 8.2, "mobilenet": 0.44, "vgg19-trt": 39.3, "bert-base": 22.3}
 """Of one input, two for a multiplication with an addition; the transformer reads 128 tokens."""
 Cells = dict[Where, float]
 
@@ -57,13 +79,13 @@ class Slowdown:
         return any(other.startswith(TRAINING) for other in self.others)
 
 
-def _resident(network: str, share_pct: str, batch: str) -> Resident:
+def resident_of(network: str, share_pct: str, batch: str) -> Resident:
     name, training = network.removeprefix(TRAINING), network.startswith(TRAINING)
     model = name if training else CAPTURED[name]
     return Resident(model=model, share_pct_sm=int(share_pct), batch=int(batch), training=training)
 
 
-def _slower(gpu: GpuTruth, mine: Resident, others: Sequence[Resident]) -> float:
+def slower(gpu: GpuTruth, mine: Resident, others: Sequence[Resident]) -> float:
     clock = gpu.clock_mhz_sm_max
     return execution_ms(gpu, mine, clock, others) / execution_ms(gpu, mine, clock)
 
@@ -76,10 +98,10 @@ def slowdowns(rows: CsvRows, gpu: GpuTruth = GPU, study: str = OURS) -> list[Slo
     for each in told:
         if not each["beside"]:
             continue
-        mine = _resident(each["network"], each["share_pct"], each["batch"])
-        theirs = _resident(each["beside"], each["beside_share_pct"], beside_batch(each))
+        mine = resident_of(each["network"], each["share_pct"], each["batch"])
+        theirs = resident_of(each["beside"], each["beside_share_pct"], beside_batch(each))
         published = float(each["latency_ms_p50"]) / alone[each["network"], each["share_pct"], each["batch"]]
-        modelled = _slower(gpu, mine, (theirs,))
+        modelled = slower(gpu, mine, (theirs,))
         found.append(Slowdown(each["network"], (each["beside"],), mine.batch, published, modelled))
     return found
 
@@ -91,12 +113,12 @@ def crowds(rows: CsvRows, gpu: GpuTruth, study: str) -> list[Slowdown]:
         groups[each["group"]].append(each)
     found = []
     for group in groups.values():
-        every = [_resident(each["network"], each["share_pct"], each["batch"]) for each in group]
+        every = [resident_of(each["network"], each["share_pct"], each["batch"]) for each in group]
         for place, each in enumerate(group):
             mine, others = every[place], every[:place] + every[place + 1 :]
             names = tuple(other["network"] for other in group if other is not each)
             published = float(each["latency_ms_p50"]) / alone[each["network"], each["share_pct"], each["batch"]]
-            found.append(Slowdown(each["network"], names, mine.batch, published, _slower(gpu, mine, others)))
+            found.append(Slowdown(each["network"], names, mine.batch, published, slower(gpu, mine, others)))
     return found
 
 
@@ -125,10 +147,10 @@ def _model(told: dict[str, str]) -> str:
 # --- Fits
 
 
-def cells_of(rows: CsvRows, gpu: GpuTruth = GPU) -> dict[str, Cells]:
+def cells_of(rows: CsvRows, gpu: GpuTruth = GPU, study: str = OURS) -> dict[str, Cells]:
     """Median milliseconds by network, but for those that a power limit held below the highest clock."""
     found: dict[str, Cells] = {}
-    for each in rows(OURS, "surface.csv"):
+    for each in rows(study, "surface.csv"):
         if not each["throttle"]:
             where = gpu, int(each["share_pct"]), int(each["batch"])
             found.setdefault(_model(each), {})[where] = float(each["latency_ms_p50"])
@@ -164,15 +186,16 @@ def scaled(model: ModelTruth, factors: np.ndarray) -> ModelTruth:
     return replace(model, work_ms_sm_per_input=work * model.work_ms_sm_per_input, host_ms=host * model.host_ms)
 
 
-def factors_of(base: ModelTruth, cells: Cells) -> np.ndarray:
-    """What half precision and this machine make of a network's work and host, in two numbers."""
-    times = np.array(list(cells.values()))
+def factors_of(every: Mapping[str, Cells]) -> np.ndarray:
+    """What half precision and this machine make of these networks' work and host, in two numbers."""
+    times = np.array([time_ms for cells in every.values() for time_ms in cells.values()])
 
     def off(point: np.ndarray) -> np.ndarray:
-        model = scaled(base, np.exp(point))
-        return np.asarray(np.log(np.array([batch_ms(model, where) for where in cells]) / times))
+        models = {name: scaled(MODELS[name], np.exp(point)) for name in every}
+        told = [batch_ms(models[name], where) for name, cells in every.items() for where in cells]
+        return np.asarray(np.log(np.array(told) / times))
 
-    least_work = half_precision(base.name).work_min / base.work_ms_sm_per_input
+    least_work = max(half_precision(name).work_min / MODELS[name].work_ms_sm_per_input for name in every)
     bounds = (np.log([least_work, 5e-3]), np.log([3.0, 3.0]))
     found = least_squares(off, np.log([0.5, 0.5]), bounds=bounds, loss="soft_l1", f_scale=2.0 * WILD)
     return np.asarray(np.exp(found.x))
@@ -214,54 +237,68 @@ def pairs_left_out(pairs: Sequence[Pair]) -> list[float]:
     return [each.off(per_neighbour([other for other in pairs if other.names != each.names])) for each in pairs]
 
 
-def intensities(rows: CsvRows) -> dict[str, float]:
+def intensities(rows: CsvRows, gpu: GpuTruth = GPU, study: str = OURS) -> dict[str, float]:
     """Of each network's power, by least squares of relative errors: watts are linear in it."""
-    idle_w = GPU.idle_w + GPU.context_w
+    idle_w = gpu.idle_w + gpu.context_w
     found: dict[str, list[tuple[float, float]]] = {}
-    for each in rows(OURS, "surface.csv"):
+    for each in rows(study, "surface.csv"):
         one = Resident(model=_model(each), share_pct_sm=int(each["share_pct"]), batch=int(each["batch"]))
-        alike = dynamic_power_w(GPU, one, int(each["clock_mhz"])) / model_on(GPU, one.model).power_intensity
+        alike = dynamic_power_w(gpu, one, int(each["clock_mhz"])) / model_on(gpu, one.model).power_intensity
         published_w = float(each["power_w"])
         found.setdefault(one.model, []).append((alike / published_w, 1.0 - idle_w / published_w))
     told = {name: np.array(its).T for name, its in found.items()}
     return {name: float(slope @ missing / (slope @ slope)) for name, (slope, missing) in told.items()}
 
 
-def _fits(rows: CsvRows) -> None:
-    for name, its in cells_of(rows).items():
+def _fits(rows: CsvRows, study: str) -> None:
+    gpu = BOARDS[study]
+    every = cells_of(rows, gpu, study)
+    for name, its in every.items():
         told = told_by(its, name)
         apart = left_out(its, name)
         print(f"{name:13}", row(told), f"mean error {100 * errors(told, its).mean():.1f} %,", end=" ")
         print(f"of a fifth of its cells left out {100 * np.mean(apart):.1f} %")
     for part in BANDWIDTH_PARTS:
-        other = replace(GPU, bandwidth_part=part)
-        each_off = [errors(told_by(its, name), its) for name, its in cells_of(rows, other).items()]
+        other = cells_of(rows, replace(gpu, bandwidth_part=part), study)
+        each_off = [errors(told_by(its, name), its) for name, its in other.items()]
         means = ", ".join(f"{100 * each.mean():.1f}" for each in each_off)
         print(f"all bandwidth from {part:.2f} of the SMs on: mean errors {means} %")
-    every = cells_of(rows)
-    for name, its in every.items():
-        factors = factors_of(MODELS[name], its)
+    together = [(name,) for name in every] + [ENGINES] * all(name in every for name in ENGINES)
+    for names in together:
+        factors = factors_of({name: every[name] for name in names})
         off = {other: errors(scaled(MODELS[other], factors), cells).mean() for other, cells in every.items()}
         means = ", ".join(f"{other} {100 * each:.1f}" for other, each in off.items())
-        print(f"{name:13} work times {factors[0]:.3f}, host {factors[1]:.3f}; mean errors {means} %")
-    pairs = pairs_of(rows)
-    print(f"a neighbour adds {per_neighbour(pairs):.3f}, mean error left out {np.mean(pairs_left_out(pairs)):.3f}")
-    print("power:", ", ".join(f"{name} {each:.3g}" for name, each in intensities(rows).items()))
+        print(f"{'+'.join(names):13} work times {factors[0]:.3f}, host {factors[1]:.3f}; mean errors {means} %")
+    if study == OURS:
+        pairs = pairs_of(rows)
+        print(f"a neighbour adds {per_neighbour(pairs):.3f}, mean error left out {np.mean(pairs_left_out(pairs)):.3f}")
+    print("power:", ", ".join(f"{name} {each:.3g}" for name, each in intensities(rows, gpu, study).items()))
 
 
 def report(data: Path, fitting: bool) -> None:
     """Print errors by network, and when fitting the coefficients of a new fit."""
     rows = rows_of(data)
+    for study in BOARDS:
+        print(f"{study}:")
+        _report(rows, study)
+        if fitting:
+            _fits(rows, study)
+
+
+def _report(rows: CsvRows, study: str) -> None:
+    gpu = BOARDS[study]
     ratios: dict[str, list[float]] = {}
-    for (name, batch, part), published_ms in headroom(rows).items():
+    for (name, batch, part), published_ms in headroom(rows, study).items():
         one = Resident(model=name, share_pct_sm=min(100, int(np.ceil(100 * part - 1e-9))), batch=batch)
-        law = parts(GPU, model_on(GPU, name), one, GPU.clock_mhz_sm_max).total_ms
+        law = parts(gpu, model_on(gpu, name), one, gpu.clock_mhz_sm_max).total_ms
         ratios.setdefault(name, []).append(law / published_ms)
     for name, each in ratios.items():
         print(f"{name:13} law / measured: median {np.median(each):.2f}, {min(each):.2f} to {max(each):.2f}")
-    beside = slowdowns(rows)
+    beside = slowdowns(rows, gpu, study)
     for serving, training in ((True, False), (True, True), (False, False), (False, True)):
         its = [each for each in beside if (each.serving, each.beside_training) == (serving, training)]
+        if not its:
+            continue
         published, modelled = np.array([(each.published, each.modelled) for each in its]).T
         print(
             f"{len(its)} slowdowns, {'serving' if serving else 'training'} beside "
@@ -269,9 +306,7 @@ def report(data: Path, fitting: bool) -> None:
             f"{published.max():.3f}), modelled {modelled.mean():.3f} ({modelled.min():.3f} to {modelled.max():.3f}); "
             f"mean error {np.abs(modelled - published).mean():.3f}"
         )
-    watts = power(rows)
+    watts = power(rows, gpu, study)
     off = [each.modelled_w / each.published_w - 1.0 for each in watts]
     print(f"{len(watts)} board powers: mean error {100 * np.mean(np.abs(off)):.1f} %, worst {100 * max(off):.1f} %")
-    print(f"idle: {GPU.idle_w:.0f} W, {idle_power_w(GPU, [_resident('resnet50', '10', '1')]):.0f} W with a context")
-    if fitting:
-        _fits(rows)
+    print(f"idle: {gpu.idle_w:.0f} W, {idle_power_w(gpu, [resident_of('resnet50', '10', '1')]):.0f} W with a context")

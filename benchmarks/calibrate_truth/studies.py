@@ -10,10 +10,11 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.sources.rows import H100, RECORDINGS
+from benchmarks.sources.rows import H100, H200, RECORDINGS
 from lab.world.replays import CsvRows, Pairs, StudyCell, given, igniter, infless, surfaces_of
 from solvers.sim.truth.catalogue import GPUS, key_of
 from solvers.sim.truth.replay import Beside
@@ -32,7 +33,7 @@ MISO = {"bert": "bert-base", "mobilenet": "mobilenet", "resnet": "resnet50", "cy
 MISO_BATCH = {"bert": "8", "cyclegan": "2", "deepspeech2": "8"}
 SLICE_SMS = {1: 14, 2: 28, 3: 42, 4: 56, 7: 98}
 OURS, OURS_LATER = "headroom-h100", "headroom-h200"
-RECORDED = {OURS: H100, OURS_LATER: "h200"}
+RECORDED = {OURS: H100, OURS_LATER: H200}
 """What this project measured itself, by GPU type."""
 CAPTURED = {
     "resnet50": "resnet50-trt", "mobilenet_v3_large": "mobilenet", "transformer": "bert-base", "vgg19": "vgg19-trt",
@@ -127,6 +128,10 @@ def headroom_pairs(rows: CsvRows, study: str = OURS) -> Pairs:
     return {pair: Beside(tuple(cells)) for pair, cells in found.items()}
 
 
+headroom_later = partial(headroom, study=OURS_LATER)
+pairs_later = partial(headroom_pairs, study=OURS_LATER)
+
+
 @dataclass(frozen=True, slots=True)
 class KeptStudy:
     licence: str
@@ -141,6 +146,7 @@ KEPT = {
     "parvagpu-a100-mig": KeptStudy("MIT", "github MunQ-Lee/ParvaGPU_SC24 at 5f3de1e (SC'24)", parva),
     "miso-a100-mig-training": KeptStudy("MIT", "github boringlee24/socc22-miso at 39b1ee6 (SoCC'22)", None, miso),
     OURS: KeptStudy("Apache-2.0", "this project, tests/recordings/h100", headroom, None, headroom_pairs),
+    OURS_LATER: KeptStudy("Apache-2.0", "this project, tests/recordings/h200", headroom_later, None, pairs_later),
 }
 EVERY = {
     "rapp-v100": ("v100", "Apache-2.0", rapp),
@@ -148,6 +154,7 @@ EVERY = {
     "parvagpu-a100-mig": ("a100", "MIT", parva),
     "infless-2080ti": ("rtx-2080ti", "none stated", infless),
     OURS: (H100, "Apache-2.0", headroom),
+    OURS_LATER: (H200, "Apache-2.0", headroom_later),
 }
 """Times of a batch alone: GPU, licence, reader."""
 

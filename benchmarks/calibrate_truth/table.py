@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.calibrate_truth import clocks, igniter, own, slices, training
-from benchmarks.calibrate_truth.studies import EVERY, OURS, headroom_pairs, miso
+from benchmarks.calibrate_truth.studies import EVERY, OURS, OURS_LATER, headroom_pairs, miso
 from lab.world.replays import CsvRows, Pairs, StudyCell, igniter_pairs, surface_of, surfaces_of
 from solvers.sim.truth.catalogue import GPUS, MODELS, PAIRS, GpuTruth, ModelTruth, key_of, model_on, model_truth
 from solvers.sim.truth.replay import Beside
@@ -29,7 +29,9 @@ SECOND: Mapping[str, Mapping[str, str]] = {
     "infless-2080ti": {"resnet50-tfs": "resnet50", "mobilenet-tfs": "mobilenet", "ssd-resnet50-tfs": "ssd-resnet50"},
 }
 """Whose numbers stand for a network where its own study is left out; else the A100's for the V100 and the other way."""
-OTHERS_SURFACE = {"rapp-v100": "igniter-v100", "igniter-v100": "rapp-v100"}
+OTHERS_SURFACE = {
+    "rapp-v100": "igniter-v100", "igniter-v100": "rapp-v100", OURS: OURS_LATER, OURS_LATER: OURS,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +80,8 @@ def by_law(gpu: GpuTruth, numbers: Callable[[str], ModelTruth | None]) -> Told:
 
 def held_out(study: str, name: str) -> ModelTruth | None:
     """The network by numbers that do not rest on the study."""
-    if study == OURS:
-        return model_on(own.UNSEEN, name)
+    if study in own.HELD_OUT:
+        return model_on(own.HELD_OUT[study], name)
     if name in SECOND.get(study, {}):
         return MODELS[SECOND[study][name]]
     if study == "parvagpu-a100-mig":
@@ -92,18 +94,18 @@ def held_out(study: str, name: str) -> ModelTruth | None:
 def alone_row(name: str, rows: CsvRows) -> str:
     gpu_name, licence, read = EVERY[name]
     cells, gpu = read(rows), GPUS[gpu_name]
-    surfaces = surfaces_of(cells)
+    surfaces, unseen = surfaces_of(cells), own.HELD_OUT.get(name, gpu)
     other = OTHERS_SURFACE.get(name)
     elsewhere = surfaces_of(EVERY[other][2](rows)) if other else {}
     named = SECOND.get(name, {})
 
     def from_other(cell: StudyCell) -> float | None:
-        surface = elsewhere.get(named.get(cell[0], ""))
+        surface = elsewhere.get(cell[0] if name in own.BOARDS else named.get(cell[0], ""))
         return None if surface is None else surface.at(*cell[1:])
 
     found = (
         off(cells, by_law(gpu, lambda network: model_on(gpu, network))),
-        off(cells, by_law(own.UNSEEN if name == OURS else gpu, lambda network: held_out(name, network))),
+        off(cells, by_law(unseen, lambda network: held_out(name, network))),
         off(cells, lambda cell: surfaces[cell[0]].at(*cell[1:])),
         off(cells, from_other),
         off(cells, left_out(cells)),
@@ -141,23 +143,30 @@ def pairs_row(
     return f"| {what}, absolute | {len(published)} | {law:.3f}{without} | {constant:.3f} | {told} |"
 
 
-def own_rows(rows: CsvRows) -> list[str]:
-    """Our own H100: pairs that serve, serving beside training, board power; in brackets by laws that never saw it."""
-    beside, unseen = ([each for each in own.slowdowns(rows, gpu) if each.serving] for gpu in (own.GPU, own.UNSEEN))
+def own_rows(rows: CsvRows, study: str) -> list[str]:
+    """Our own GPU: pairs that serve, serving beside training, board power; in brackets by laws that never saw it."""
+    both = own.BOARDS[study], own.HELD_OUT[study]
+    beside, unseen = ([each for each in own.slowdowns(rows, gpu, study) if each.serving] for gpu in both)
     found = []
-    for training_too, pairs in ((False, headroom_pairs(rows)), (True, {})):
+    for training_too, pairs in ((False, headroom_pairs(rows, study)), (True, {})):
         its, without = ([each for each in told if each.beside_training == training_too] for told in (beside, unseen))
-        what = f"{OURS}: slowdown beside one neighbour{' that trains' if training_too else ''}"
+        what = f"{study}: slowdown beside one neighbour{' that trains' if training_too else ''}"
         modelled, apart = ([each.modelled for each in told] for told in (its, without))
         found.append(pairs_row(what, [each.published for each in its], modelled, pairs, apart))
-    watts, without_w = (own.power(rows, gpu) for gpu in (own.GPU, own.UNSEEN))
+    if study == OURS_LATER:
+        crowds, apart_crowds = ([each for each in own.crowds(rows, gpu, study) if each.serving] for gpu in both)
+        modelled, apart = ([each.modelled for each in told] for told in (crowds, apart_crowds))
+        found.append(
+            pairs_row(f"{study}: slowdown beside two", [each.published for each in crowds], modelled, {}, apart)
+        )
+    watts, without_w = (own.power(rows, gpu, study) for gpu in both)
     for captured in (True, False):
         off_by = [
             100 * np.mean([abs(each.modelled_w / each.published_w - 1.0) for each in told if each.captured == captured])
             for told in (watts, without_w)
         ]
         count = sum(each.captured == captured for each in watts)
-        what = f"{OURS}: board power, {'engines' if captured else 'eager PyTorch'}"
+        what = f"{study}: board power, {'engines' if captured else 'eager PyTorch'}"
         found.append(f"| {what} | {count} | {off_by[0]:.1f} % ({off_by[1]:.1f} %) | | | |")
     return found
 
@@ -169,7 +178,7 @@ def others(data: Path, rows: CsvRows) -> list[str]:
     found = [
         pairs_row("igniter-v100: slowdown beside one neighbour", published, modelled, igniter_pairs(rows)),
         f"| igniter-v100: board power | {len(watts)} | {100 * np.mean(watts):.1f} % | | | |",
-        *own_rows(rows),
+        *(line for study in own.BOARDS for line in own_rows(rows, study)),
     ]
     crowds = slices.crowds(slices.rates(data / "parvagpu-a100-mig"))
     _, _, published, ours = crowds.T

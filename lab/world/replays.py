@@ -96,6 +96,7 @@ STUDIES = {
     "infless-2080ti": Study("rtx-2080ti", infless),
     "miso-a100-mig-training": Study("a100"),
     "headroom-h100": Study("h100"),
+    "headroom-h200": Study("h200"),
 }
 
 

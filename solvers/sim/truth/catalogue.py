@@ -21,7 +21,7 @@ Where the numbers come from:
 * GPU types: SMs, memory, power limits, bandwidths and clock ranges of the vendor's data sheets. `sm_speed` is set so
   that a T4 takes about twice a V100's time on resnet50 where the GPU is what a batch waits for (NVIDIA's tables show
   22.4 and 11.5 ms) and an A100 about 0.55 of it; the others are estimates from data sheets. `context_w` is an estimate
-  but for the V100 and the A100, whose idle watts are Acme's (NSDI'24, CC BY 4.0).
+  but for the V100, the A100, whose idle watts are Acme's (NSDI'24, CC BY 4.0), and the H200, whose are our own.
 
 What differs on one GPU type alone stands at the end.
 """
@@ -67,6 +67,10 @@ class GpuTruth:
     """Part of the SMs that can draw the whole DRAM bandwidth; below it, bandwidth shrinks in proportion."""
     slowdown_per_neighbour: float = 0.06
     """What a busy neighbour that serves adds to a batch's time, whatever it runs."""
+    slowdown_per_training: float = 0.06
+    """The same of one that trains, before what training presses more."""
+    neighbours_norm: float = 1.0
+    """How what several neighbours add comes together: 1 is their sum, more the less each further one matters."""
     like: str = ""
     """The type whose measured networks hold for this one too: a slice behaves like its GPU, a smaller memory alike."""
 
@@ -123,6 +127,7 @@ _GPUS = (
     ("a40", "NVIDIA A40", 84, 46068, 1.32, 696, 32, 30, 45, 300, 100, _clocks(210, 1740, 15)),
     ("l40s", "NVIDIA L40S", 142, 46068, 1.45, 864, 32, 35, 70, 350, 100, _clocks(210, 2520, 15)),
     ("h100", "NVIDIA H100 80GB HBM3", 132, 81559, 2.2, 3350, 64, 70, 45, 700, 200, _clocks(345, 1980, 15)),
+    ("h200", "NVIDIA H200", 132, 143771, 2.2, 4800, 64, 80, 51, 700, 200, _clocks(345, 1980, 15)),
     ("p40", "Tesla P40", 30, 22919, 1.2, 346, 16, 12, 38, 250, 125, _clocks(544, 1531, 21)),
     ("p100", "Tesla P100-PCIE-16GB", 56, 16280, 0.8, 732, 16, 26, 6, 250, 125, _clocks(544, 1328, 14)),
     ("rtx-2060", "GeForce RTX 2060", 30, 6144, 0.92, 336, 16, 8, 22, 160, 125, _clocks(300, 2100, 15)),
@@ -141,12 +146,21 @@ _CHIPS = {
     (1.5, 0.0, 0.5): ("p100",),
     (1.5, 0.5, 1.0): ("p40",),
     (1.5, 0.0, 0.75): ("t4", "rtx-2060", "rtx-2060-super", "rtx-2080ti"),
-    (2.8, 0.0, 0.7): ("a100", "a100-40gb", "a30", "h100"),
+    (2.8, 0.0, 0.7): ("a100", "a100-40gb", "a30", "h100", "h200"),
     (2.8, 0.0, 0.8): ("a10", "a40", "l4", "l40s", "rtx-3080", "rtx-3080ti", "rtx-3090", "rtx-4090"),
 }
 _OF_CHIP = {name: chip for chip, names in _CHIPS.items() for name in names}
-# What this project measured of its own H100 and no data sheet says; the last is a fit to 24 slowdowns.
-_MEASURED: dict[str, dict[str, Any]] = {"h100": {"bandwidth_part": 1.0, "slowdown_per_neighbour": 0.23}}
+# What this project measured of its own GPUs and no data sheet says; what neighbours add is a fit to 24 slowdowns of the
+# H100, to 76 of the H200, and how they come together to 27 of three at once there.
+_MEASURED: dict[str, dict[str, Any]] = {
+    "h100": {"bandwidth_part": 1.0, "slowdown_per_neighbour": 0.23},
+    "h200": {
+        "bandwidth_part": 1.0,
+        "slowdown_per_neighbour": 0.119,
+        "slowdown_per_training": 0.0,
+        "neighbours_norm": 2.8,
+    },
+}
 _LIKE = {"v100-16gb": "v100", "a100-40gb": "a100"}
 
 
@@ -279,9 +293,12 @@ def _derived(name: str, key: str) -> ModelTruth:
 #   mean error 9 to 23 % for one number by network.
 # * h100: fits to this project's own recordings (tests/recordings/h100, Apache-2.0): PyTorch at half precision, so its
 #   tensor cores work, and all but resnet50 as one CUDA graph, which is one launch. Mean error 2 to 6 %; of power 9 %.
+# * h200: fits to recordings of one (tests/recordings/h200, Apache-2.0), as on the h100; mean error 2 to 7 %, of power
+#   6 %. How many kernels of a graph a neighbour holds up is fitted to slowdowns at batches of 16, 4 and 1.
 # * factors on the h100: what that precision and machine do to networks that nobody measured there, told by the one of
 #   the same software that somebody did (5, 20 and 32 % off there; from one ResNet-50 to the other 14 and 21 %). A
-#   transformer's is large: what others have of bert-base is an estimate by fp32 convolutions, without tensor cores.
+#   transformer's is large: what others have of bert-base is an estimate by fp32 convolutions, without tensor cores. On
+#   the h200 two tell the engines' (16 and 24 %), and one each the others' (8 and 18 %).
 # * -tfs on the rtx-2080ti: fits to INFless' times with four cores, mean error 2 to 6 %.
 
 # GPU type, network, host, io, work, SMs of the first input, spread, traffic of weights and of an input,
@@ -300,6 +317,11 @@ h100 resnet50       10.68 0.08654 21.28 82.41 2.204 0.1173 0.00424 0.773
 h100 resnet50-trt   0.9703 0.1554 4.831 12 13.82 0.2745 0.1315 2.07
 h100 mobilenet      0.09259 0.04505 0.2791 1 16 0.0004138 0.07864 2.18
 h100 bert-base      0.4312 0.04835 6.548 24.49 10 0.02195 0.03748 2.14
+h200 resnet50       8.311 0.07148 20.21 7.157 4.929 0.3666 0.02058 0.775
+h200 resnet50-trt   0.881 0.1165 4.417 12 15.14 0.3848 0.1998 1.87
+h200 mobilenet      0.08889 0.04123 0.2621 1 16 0.0004138 0.1136 1.91
+h200 vgg19-trt      0.5563 0.1567 23.29 141.3 14.55 0.5905 0.2892 1.63
+h200 bert-base      0.4297 0.03399 6.548 24.5 10.07 0.02195 0.06049 1.93
 rtx-2080ti googlenet  1.425 0.22978244 18.95601324 10 2 0.0283 0.045 0.62289831 0.72503813 0.0248 0.0498
 rtx-2080ti mobilenet  0.825 0.2298 13.56 5 2 0.0147 0.12 0.498 0.725
 rtx-2080ti resnet50   1.146 0.2298 45.17 12 2 0.102 0.09 0.622 0.725
@@ -331,15 +353,25 @@ PAIRS: dict[tuple[str, str], dict[str, Any]] = {
     for row in map(str.split, _TIMES.strip().splitlines())
 }
 """What of a network's parameters is another on one GPU type."""
-for _captured in ("resnet50-trt", "mobilenet", "bert-base"):
-    PAIRS["h100", key_of(_captured)]["kernels"] = 1.0
+_LAUNCHES = {
+    "h100": {"resnet50-trt": 1.0, "mobilenet": 1.0, "bert-base": 1.0},
+    "h200": {"resnet50-trt": 1.0, "mobilenet": 29.0, "vgg19-trt": 1.0, "bert-base": 12.0},
+}
+for _gpu, _graphs in _LAUNCHES.items():
+    for _name, _kernels in _graphs.items():
+        PAIRS[_gpu, key_of(_name)]["kernels"] = _kernels
 
 _HALF_PRECISION = {
     "h100": {
         "eager": {"work_ms_sm_per_input": 0.39, "host_ms": 0.53},
         "engine": {"work_ms_sm_per_input": 0.51, "host_ms": 0.50},
         "transformer": {"work_ms_sm_per_input": 0.038, "host_ms": 0.20},
-    }
+    },
+    "h200": {
+        "eager": {"work_ms_sm_per_input": 0.38, "host_ms": 0.67},
+        "engine": {"work_ms_sm_per_input": 0.41, "host_ms": 0.50},
+        "transformer": {"work_ms_sm_per_input": 0.041, "host_ms": 0.20},
+    },
 }
 """Factors on what other GPUs' measurements say of a network, by its software."""
 _ENGINES = {"ssd-resnet50", "resnet50-trt", "vgg19-trt", "alexnet-trt"}

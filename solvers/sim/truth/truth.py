@@ -4,9 +4,9 @@ Fake devices and the simulator obey it: pure functions over plain numbers, stand
 Nothing that plans may import it: planners know profiles and reports. Randomness is handed in as standard normal
 numbers. It does not model L2 partitions, DRAM refresh, thermals or clock ramps. Calibration and its error:
 `solvers.sim.truth.catalogue`. Two busy neighbours slow each other by a factor of 1.05 to 1.15 (training: more), on an
-H100 by 1.2 to 1.3; the 1,200 slowdowns that iGniter's authors measured lie between 1.01 and 1.23, and
-`benchmarks.calibrate_truth` shows a mean error of 0.032 beside 0.036 for always predicting their mean: right in size,
-hardly right pair by pair.
+H100 by 1.2 to 1.3, on an H200 by 1.1 to 1.3; the 1,200 slowdowns that iGniter's authors measured lie between 1.01 and
+1.23, and `benchmarks.calibrate_truth` shows a mean error of 0.032 beside 0.036 for always predicting their mean: right
+in size, hardly right pair by pair.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, reduce
+from operator import add
 from typing import overload
 
 from solvers.sim.serving.serving import Served, serve
@@ -31,8 +32,6 @@ FULL_GPU, CROWDING = 1.19, 5.8
 """Overlapping shares: a GPU is full when kernels fill 1 / 1.19 of it all the time, and how sharp that edge is."""
 OTHER_MODEL = 0.9
 """Of what a process wants, what meets a process of another network: their operators differ. An estimate."""
-SLOWDOWN_PER_TRAINING = 0.06
-"""What a neighbour that trains adds, whatever it runs, before `TRAINING_PRESSURE`."""
 LAUNCH_MS_PER_KERNEL_AND_NEIGHBOUR = 0.0025
 LATENCY_NOISE = 0.03
 """Standard deviation of one batch's execution time, relative."""
@@ -186,7 +185,8 @@ def slowdown(
     """
     model = model_on(gpu, resident.model)
     running = 1.0 if resident.training else parts(gpu, model, resident, clock_mhz_sm).running
-    factor, busy_neighbours = 1.0, 0.0
+    added: list[float] = []
+    busy_neighbours = 0.0
     for neighbour in neighbours:
         if neighbour.busy <= 0.0:
             continue
@@ -196,19 +196,27 @@ def slowdown(
         dram = 1000.0 * theirs.traffic_gb / (taken_ms * gpu.memory_bandwidth_gb_per_s)
         measured = _beside(gpu, resident, neighbour)
         if measured is not None:
-            factor += neighbour.busy * (measured - 1.0)
+            added.append(neighbour.busy * (measured - 1.0))
             continue
         press = TRAINING_PRESSURE if neighbour.training else 1.0
-        least = SLOWDOWN_PER_TRAINING if neighbour.training else gpu.slowdown_per_neighbour
+        least = gpu.slowdown_per_training if neighbour.training else gpu.slowdown_per_neighbour
         l2 = other.l2_pressure * (neighbour.share_pct_sm / 100.0) ** 0.5
         pressure = model.l2_sensitivity * l2 + model.dram_sensitivity * min(1.0, dram)
         # What the GPU does meanwhile for others is hidden where the host is what a batch waits for.
-        factor += running * neighbour.busy * (least + press * pressure)
+        added.append(running * neighbour.busy * (least + press * pressure))
         busy_neighbours += neighbour.busy
     overlap, crowded = _crowding(gpu, resident, clock_mhz_sm, neighbours)
     # The law of overlapping shares was fitted to whole times, so it stands in for what disjoint shares do.
-    factor = 1.0 + (1.0 - overlap) * (factor - 1.0) + (crowded - 1.0)
+    factor = 1.0 + (1.0 - overlap) * (_together(added, gpu.neighbours_norm) - 1.0) + (crowded - 1.0)
     return factor, (1.0 - overlap) * model.kernels * LAUNCH_MS_PER_KERNEL_AND_NEIGHBOUR * busy_neighbours
+
+
+def _together(added: Sequence[float], norm: float) -> float:
+    """The factor of all neighbours, from what each adds alone."""
+    if norm == 1.0 or len(added) < 2:
+        return reduce(add, added, 1.0)
+    powers = math.fsum(math.pow(max(0.0, each), norm) for each in added)
+    return 1.0 + math.pow(powers, 1.0 / norm)
 
 
 def _beside(gpu: GpuTruth, resident: Resident, neighbour: Resident) -> float | None:

@@ -83,6 +83,7 @@ def test_the_noise_of_our_own_gpu_is_near_what_its_repeats_say() -> None:
     """Repeats of a captured batch scatter by 0.6 to 1.0 %, told from medians and 99th percentiles."""
     for network in ("resnet50-trt", "mobilenet", "bert-base"):
         assert replay_of(["headroom-h100"], no_data).times["h100", key_of(network)].noise < 0.015
+        assert replay_of(["headroom-h200"], no_data).times["h200", key_of(network)].noise < 0.015
 
 
 def test_a_study_tells_times_slowdowns_and_training_where_it_measured_and_laws_the_rest() -> None:
@@ -129,11 +130,23 @@ def test_a_kept_study_tells_slowdowns_of_pairs_too_and_the_first_of_two_counts()
     assert law == pytest.approx(1.25, abs=0.01)
 
 
-def test_what_is_kept_of_our_own_gpu_is_what_its_recordings_say() -> None:
+def test_pairs_are_replayed_at_the_batches_that_were_measured() -> None:
+    gpu = replace(GPUS["h200"], replay=replay_of(["headroom-h200"], no_data))
+
+    def beside(batch: int, other: int) -> float:
+        return slowdown(gpu, one("mobilenet", 50, batch), 1980, [one("resnet50-trt", 50, other)])[0]
+
+    assert beside(16, 16) == pytest.approx(1.194, abs=0.005)
+    assert beside(4, 4) == pytest.approx(1.234, abs=0.005)
+    assert beside(1, 1) == pytest.approx(1.327, abs=0.005)
+    assert beside(1, 16) == pytest.approx(1.432, abs=0.005)
+    assert execution_ms(gpu, one("vgg19-trt", 100, 64), 1980) == pytest.approx(11.97, rel=0.01)
+
+
+@pytest.mark.parametrize("study", ["headroom-h100", "headroom-h200"])
+def test_what_is_kept_of_our_own_gpus_is_what_their_recordings_say(study: str) -> None:
     stored = json.loads(replays.STORE.read_text(encoding="utf-8"))
-    assert json.loads(stored_text(rows_of(Path("nowhere")), ["headroom-h100"])) == {
-        "headroom-h100": stored["headroom-h100"]
-    }
+    assert json.loads(stored_text(rows_of(Path("nowhere")), [study])) == {study: stored[study]}
 
 
 @pytest.mark.parametrize(

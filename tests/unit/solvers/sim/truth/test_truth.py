@@ -339,6 +339,40 @@ def test_neighbours_that_serve_cost_more_on_an_h100_and_a_graph_is_one_launch() 
     assert slowdown(V100, one, 1530, [other])[0] < 1.1
 
 
+def test_a_neighbour_holds_up_short_graphs_most_on_an_h200_and_two_cost_less_than_twice_one() -> None:
+    h200 = GPUS["h200"]
+
+    def slower(model: str, batch: int, *others: str) -> float:
+        crowd = [resident(other, 30, 16) for other in others]
+        return execution_ms(h200, resident(model, 30, batch), 1980, crowd) / execution_ms(
+            h200, resident(model, 30, batch), 1980
+        )
+
+    assert slower("mobilenet", 1, "resnet50-trt") - 1.0 > 1.2 * (slower("mobilenet", 16, "resnet50-trt") - 1.0)
+    once = slower("resnet50-trt", 16, "bert-base")
+    twice = slower("resnet50-trt", 16, "bert-base", "mobilenet")
+    assert once < twice < once + 0.6 * (once - 1.0)
+
+
+@given(model=models, neighbours=st.lists(models, min_size=1, max_size=5), busy=st.floats(0.05, 1.0))
+def test_each_further_or_busier_neighbour_slows_more_on_an_h200_too(
+    model: str, neighbours: list[str], busy: float
+) -> None:
+    h200, one = GPUS["h200"], resident(model, 10, 4)
+    others = [resident(each, 10, 4) for each in neighbours]
+    factors = [
+        slowdown(h200, one, 1980, crowd)[0]
+        for crowd in (others[:-1], [*others[:-1], replace(others[-1], busy=busy)], others)
+    ]
+    assert factors == sorted(factors)
+    assert factors[0] < factors[2]
+
+
+def test_no_type_but_the_h200_adds_neighbours_up_otherwise() -> None:
+    assert {name for name, gpu in GPUS.items() if gpu.neighbours_norm != 1.0} == {"h200"}
+    assert {gpu.slowdown_per_training for name, gpu in GPUS.items() if name != "h200"} == {0.06}
+
+
 TURING = GPUS["rtx-2080ti"]
 
 
