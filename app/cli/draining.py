@@ -14,7 +14,7 @@ from app.cli.options import Server, Token, connect, duration_s
 from app.cli.output import CommandError, Format, Output, outliving_readers, show
 from app.cli.watch import short_lines
 from app.client.documents import told_near
-from headroom_client import Client, Document
+from headroom_client import Document
 
 LOOK_S = 1.0
 _NodeName = Annotated[str, typer.Argument(metavar="NODE")]
@@ -39,9 +39,9 @@ def drain(
         with told_near(client, kinds.NODE, [node]):
             found, told = client.drain(node, comment), ""
         while wait and not found["empty"] and time.monotonic() < end:
-            told = _say_new(_drain_lines(client, found), told, output)
+            told = _say_new(_drain_lines(found), told, output)
             found = look_again(partial(client.drained, node), LOOK_S, end)
-        lines = _drain_lines(client, found)
+    lines = _drain_lines(found)
     if wait and output is Format.TABLE:
         _say_new(lines, told, output)
     else:
@@ -59,10 +59,10 @@ def uncordon(
     show(found, output, f"{node} may be used again")
 
 
-def _drain_lines(client: Client, found: Document) -> list[str]:
+def _drain_lines(found: Document) -> list[str]:
     node, blocks = found["node"], found["blocks"]
     if found["empty"]:
-        short = [f"  {line}" for line in short_lines(client.fleet()["short"])]
+        short = [f"  {line}" for line in short_lines(found.get("short", ()))]
         head = f"{node} is empty: safe to reboot (headroom uncordon {node} puts it back)"
         return [head, *(["without a place now, or with too little of it:"] if short else []), *short]
     head = f"{node} is drained; {len(found['planned'])} replicas planned and {len(found['running'])} running there"

@@ -114,7 +114,7 @@ def one_node(visit: Overseeing, node: NodeKey, hours: Hours = 6) -> Response:
         events=history.events(PageOrder(limit=12), f"nodes/{node}", None).items,
         drain=None if line["schedulable"] else visit.services.draining.progress(node),
         lanes=lanes,
-        homes={f"#{device['index']}": f"/gpus/{device['id']}" for device in devices},
+        homes=homes_of(fleet) | {f"#{device['index']}": f"/gpus/{device['id']}" for device in devices},
         legend=_legend(paints, there),
         charts=_charts(visit, devices, hours, _cap_w(visit, PowerScope.NODE, node), (POWER | {"live": ""},)),
         hours=hours,

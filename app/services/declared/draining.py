@@ -6,7 +6,7 @@ it. What keeps it from being so is told with its reason; nothing here waits, and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -16,6 +16,7 @@ from app import kinds
 from app.records import record
 from app.services.declared.documents import Documents
 from app.services.declared.tokens import Deed
+from app.services.explaining.standing import ShortLine
 from app.services.planning.snapshots import read_policy
 from app.store import documents, nodes, plans, targets, telemetry
 from app.store.documents import Precondition
@@ -51,11 +52,19 @@ class NodeDrain:
     """What it waits for, with the reason."""
     age_s: float | None
     """Since it reported last; null before the first time."""
+    short: tuple[ShortLine, ...]
+    """Who has no place in the standing plan, or too little of it, whatever for; as the fleet's summary has it."""
 
 
 class Draining:
-    def __init__(self, database: Database, cluster: str, declared: Documents) -> None:
-        self._database, self._cluster, self._declared = database, cluster, declared
+    def __init__(
+        self,
+        database: Database,
+        cluster: str,
+        declared: Documents,
+        short: Callable[[Session], tuple[ShortLine, ...]],
+    ) -> None:
+        self._database, self._cluster, self._declared, self._short = database, cluster, declared, short
 
     def drain(self, node: str, comment: str | None, deed: Deed) -> NodeDrain:
         """Plan nothing on a node any more. Raises NotFoundError."""
@@ -80,14 +89,14 @@ class Draining:
     def progress(self, node: str) -> NodeDrain:
         """How far it is. Raises NotFoundError."""
         with self._database.reading() as session:
-            return _progress(session, self._cluster, node)
+            return _progress(session, self._cluster, node, self._short(session))
 
 
 def _node(plain: Mapping[str, Any]) -> Node:
     return from_plain(Node, dict(plain))
 
 
-def _progress(session: Session, cluster: str, node: str) -> NodeDrain:
+def _progress(session: Session, cluster: str, node: str, short: tuple[ShortLine, ...]) -> NodeDrain:
     spec = documents.get(session, kinds.NODE, (node,)).spec
     silent_s = read_policy(session).device_silent_after_s
     state, told = nodes.find(session, node), targets.node_document(session, node)
@@ -105,6 +114,7 @@ def _progress(session: Session, cluster: str, node: str) -> NodeDrain:
         running=tuple(running),
         blocks=tuple(blocks),
         age_s=None if state is None else state.age_s,
+        short=short,
     )
 
 

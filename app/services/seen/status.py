@@ -222,6 +222,10 @@ class StatusReader:
         """For how long the standing plan does, by the database's clock; None before the first."""
         return self._database.read(targets.stands_s, self._cluster)
 
+    def short(self, session: Session) -> tuple[ShortLine, ...]:
+        """Who has no place in the standing plan, or too little of it."""
+        return self._known(session).short
+
     def fleet(self, project: str | None) -> FleetSummary:
         with self._database.reading() as session:
             known = self._known(session)

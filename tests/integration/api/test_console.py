@@ -332,6 +332,9 @@ def test_who_is_not_served_whole_is_named_with_how_much_and_why(full: World) -> 
         targets.release_lease(session, targets.PLANNER, "x")
     fleet = full.call("GET", "/v1/fleet", "viewer").json()
     assert [(item["id"], item["kind"], item["told"]) for item in fleet["short"]] == [(f"{OWN}/vision", "service", said)]
+    assert full.call("GET", f"/v1/nodes/{NODE}/drain").json()["short"] == fleet["short"]
+    full.call("POST", f"/v1/nodes/{NODE}/drain", plain={})
+    assert f'href="/services/{OWN}/vision">{OWN}/vision</a>: {said}' in _text(full, "viewer", f"/nodes/{NODE}")
     assert fleet["plan"]["gap_told"] == "how far from the optimum was not proven"
     (row,) = re.findall(
         f'<tr><td><a href="/services/{OWN}/vision">.*?</tr>', html.unescape(_text(full, "viewer", "/")), re.DOTALL

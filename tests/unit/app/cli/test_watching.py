@@ -158,7 +158,7 @@ def test_whoever_waits_outlives_a_restart_of_the_server(
 
     full = {"node": "n1", "schedulable": False, "empty": False, "planned": ["vision/a#0"], "running": []}
     full |= {"blocks": ["vision/a#0 is planned there"], "age_s": 1.0}
-    api.answers = Looks(full, *tries, {**full, "empty": True, "blocks": []}, fleet())
+    api.answers = Looks(full, *tries, {**full, "empty": True, "blocks": [], "short": []})
     said = headroom("drain", "n1", "--wait")
     assert (said.status, said.err) == (Exit.OK, told)
     assert "n1 is empty: safe to reboot" in said.out
@@ -189,15 +189,18 @@ def test_a_node_that_is_empty_says_who_is_short_of_a_place(api: Api, headroom: H
         "running": [],
         "blocks": [],
         "age_s": 1.0,
+        "short": fleet()["short"],
     }
-    api.answers |= {"POST /v1/nodes/n1/drain": empty, "GET /v1/fleet": fleet()}
+    api.answers["POST /v1/nodes/n1/drain"] = empty
     head = "n1 is empty: safe to reboot (headroom uncordon n1 puts it back)"
     for words in (("drain", "n1", "--wait"), ("drain", "n1")):
         lines = headroom(*words).out.splitlines()
         assert lines[:2] == [head, "without a place now, or with too little of it:"]
         assert lines[2] == "  vision/big: 12 % of 300 requests/s unserved: t4 has too little SM share left"
         assert lines[-1] == "  and 1 more without a place: headroom explain WORKLOAD says why of each"
-    api.answers["GET /v1/fleet"] = {**fleet(), "short": []}
+    assert headroom("drain", "n1", "-o", "json").json["short"] == empty["short"]
+    # A server of an earlier version tells nobody.
+    del empty["short"]
     assert headroom("drain", "n1", "--wait").out == f"{head}\n"
 
 
