@@ -21,8 +21,12 @@ from typing import Any, TypeVar, cast, dataclass_transform
 from solvers.errors import FieldError
 
 NAME_PATTERN = r"^[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?$"
+_UNSHOWN = r"\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
+SHOWN_PATTERN = f"^[^{_UNSHOWN}]+$"
+SHOWN_WORDS = "must be printable characters, without marks that turn the direction of text"
 NAME_WORDS = "must be 1 to 63 of a-z, 0-9, '.', '_', '-', starting and ending with a letter or digit"
 _NAME = re.compile(NAME_PATTERN)
+_MARK = re.compile(f"[{_UNSHOWN}]")
 T = TypeVar("T")
 LATE = "late"
 """Mark of a field that is left out while it has its default."""
@@ -86,6 +90,12 @@ def check_text(field: str, text: str, length_max: int = 256) -> None:
         raise FieldError(field, f"{field} must be 1 to {length_max} printable characters")
 
 
+def check_shown(field: str, text: str) -> None:
+    """Refuse control characters of any kind, and those by which another text would be seen than is there."""
+    if _MARK.search(text):
+        raise FieldError(field, f"{field} {SHOWN_WORDS}")
+
+
 def check_distinct(field: str, items: Iterable[Hashable]) -> None:
     seen: set[Hashable] = set()
     for item in items:
@@ -113,7 +123,13 @@ class Declarable(Limit):
     """
 
 
-NAME, TEXT, DISTINCT = Limit(check_name), Limit(check_text), Limit(check_distinct)
+@dataclass(frozen=True, slots=True)
+class Text(Limit):
+    """A text for people; where a document is put, without what they cannot see (`check_shown`)."""
+
+
+NAME, TEXT, DISTINCT = Limit(check_name), Text(check_text), Limit(check_distinct)
+SHOWN = Declarable(check_shown)
 POSITIVE, NOT_NEGATIVE = Limit(check_positive), Limit(check_not_negative)
 
 
@@ -124,7 +140,7 @@ def within(low: float, high: float) -> Limit:
 
 def text(length_max: int) -> Limit:
     """So many printable characters at most, and one at least."""
-    return Limit(lambda name, told: check_text(name, told, length_max))
+    return Text(lambda name, told: check_text(name, told, length_max))
 
 
 def at_most(count: int) -> Limit:
@@ -206,15 +222,29 @@ def limits_broken(kind: type, said: Mapping[str, object]) -> Iterator[FieldError
 
 
 def overlong(item: object) -> Iterator[FieldError]:
-    """What of a value, and of the values in it, is longer or more than may be declared; fields as pointers."""
+    """What of a value, and of the values in it, is longer, more or other than may be declared; fields as pointers."""
     kind: type = type(item)
     for name, limits in _limits(kind):
         told = getattr(item, name)
-        for limit in limits:
-            if isinstance(limit, Declarable):
-                yield from refusals(limit.check, name, told)
-        if is_dataclass(told):
-            yield from (FieldError(f"{name}/{error.field}", error.message) for error in overlong(told))
+        checks = [
+            SHOWN.check if isinstance(limit, Text) else limit.check for limit in limits if isinstance(limit, _PUT)
+        ]
+        found = [error for check in checks for error in refusals(check, name, told)]
+        yield from found
+        # What is in an endless list is not looked at.
+        for place, part in () if found else _values_in(name, told):
+            yield from (FieldError(f"{place}/{error.field}", error.message) for error in overlong(part))
+
+
+_PUT = (Declarable, Text)
+
+
+def _values_in(name: str, told: object) -> Iterator[tuple[str, object]]:
+    """A field's value that is one of ours, or those in its list, with where they stand."""
+    if is_dataclass(told):
+        yield name, told
+    elif isinstance(told, tuple) and told and is_dataclass(told[0]):
+        yield from ((f"{name}/{number}", part) for number, part in enumerate(told))
 
 
 def refusals(check: Callable[..., None], *terms: Any) -> Iterator[FieldError]:

@@ -19,6 +19,7 @@ from solvers.domain.value import (
     NAME_PATTERN,
     NOT_NEGATIVE,
     POSITIVE,
+    SHOWN,
     at_most,
     check_positive,
     check_range,
@@ -295,7 +296,7 @@ class Project:
     """A tenant. A quota bounds a sum over its workloads, `_max` each of them; None means no limit."""
 
     name: Annotated[ProjectName, NAME]
-    description: str = ""
+    description: Annotated[str, SHOWN] = ""
     quota_gpus: Annotated[float | None, NOT_NEGATIVE, AMOUNT] = None
     """GPUs (shares summed) that workloads may hold; plans keep it. The others are kept where workloads are declared."""
     quota_replicas_min: Annotated[int | None, NOT_NEGATIVE] = late(None)

@@ -17,7 +17,7 @@ from app.services.declared.sign_ins import SignInLink
 from app.services.declared.tokens import IssuedToken, TokenRequest
 from app.store.nodes import NodeIdentity
 from app.store.tokens import Purpose, Role, Token
-from solvers.domain.value import NAME_PATTERN
+from solvers.domain.value import NAME_PATTERN, SHOWN_PATTERN
 
 Word = Annotated[str, Field(pattern=NAME_PATTERN, max_length=63)]
 USES_MAX = 100_000
@@ -27,7 +27,7 @@ TTL_S_MAX = 10 * 365 * 86_400.0
 class NewToken(RequestBody):
     """A token somebody wants. Agent tokens have a purpose, and a subject unless they are for joining."""
 
-    name: str = Field(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$")
+    name: str = Field(min_length=1, max_length=128, pattern=SHOWN_PATTERN)
     role: Role
     purpose: Purpose | None = None
     project: Word | None = Field(default=None, description="Only this project; null is the whole cluster.")

@@ -18,6 +18,7 @@ from app.store.engine import Database
 from app.store.pages import PageOrder, StoredPage
 from app.store.tokens import Purpose, Role, Token, TokenDraft
 from solvers.domain.codec import Plain
+from solvers.domain.value import check_shown
 
 BY_TOKEN = "token:"
 """So the names of those begin who come with a token."""
@@ -168,7 +169,9 @@ class Tokens:
         return self._database.read(tokens.page, order)
 
     def issue(self, request: TokenRequest, deed: Deed) -> IssuedToken:
-        """Make a token. Raises FieldsError for a combination that makes no sense or a project that does not exist."""
+        """Make a token. Raises FieldError, and FieldsError for a combination that makes no sense or a project that does
+        not exist.
+        """
         _check(request)
         secret = new_secret(SECRET_PREFIX)
         with self._database.transaction() as session:
@@ -229,7 +232,8 @@ def note_token(session: Session, name: str, token: Token, deed: Deed) -> None:
 
 
 def _check(request: TokenRequest) -> None:
-    """Raise FieldsError unless the fields fit together."""
+    """Raise FieldError for a name that people would not see as it is, FieldsError unless the fields fit together."""
+    check_shown("name", request.name)
     role, purpose = request.role, request.purpose
     if request.uses_max is not None and purpose is not Purpose.JOIN:
         raise FieldsError.of("/uses_max", "only uses of join tokens are counted")

@@ -11,13 +11,16 @@ from sqlalchemy.orm import Session
 from app import kinds
 from app.clock import SystemClock
 from app.kinds import Kind
-from app.services.declared.tokens import Tokens
+from app.services.declared.tokens import Deed, TokenRequest, Tokens
 from app.services.planning.planning import Leader
 from app.settings import Settings
 from app.store import documents, idempotency
+from app.store.tokens import Role
 from app.workers.scheduler import Housekeeping
 from solvers.domain.ids import ProjectName
+from solvers.domain.value import SHOWN_WORDS
 from solvers.domain.workload import Project
+from solvers.errors import FieldError
 from tests.integration.api.world import CLUSTER, OWN, World, spec
 from tests.waiting import wait_until
 
@@ -139,6 +142,16 @@ def test_senseless_tokens_are_refused(refusing_world: World, wanted: dict[str, A
     answer = refusing_world.call("POST", "/v1/tokens", plain={"name": "x", **wanted})
     assert answer.status_code == 422
     assert answer.json()["errors"][0]["pointer"] == pointer
+
+
+@pytest.mark.parametrize("name", ["a\u202eb", "a\x07b", "a\x9b1mb", "a\u2028b"])
+def test_a_name_shows_what_is_stored(refusing_world: World, name: str) -> None:
+    """It stands in terminals and on pages beside what its token did."""
+    answer = refusing_world.call("POST", "/v1/tokens", plain={"name": name, "role": "viewer"})
+    (fault,) = answer.json()["errors"]
+    assert (answer.status_code, fault["pointer"], fault["detail"]) == (422, "/name", SHOWN_WORDS)
+    with pytest.raises(FieldError, match=f"name {SHOWN_WORDS}"):
+        Tokens(refusing_world.database).issue(TokenRequest(name=name, role=Role.VIEWER), Deed(actor="local"))
 
 
 def test_a_repeat_is_answered_and_not_done_again(world: World) -> None:

@@ -16,7 +16,7 @@ from app.kinds import Kind
 from solvers.domain.device import USD_PER_H_MAX, Label, Taint
 from solvers.domain.ids import DeviceId, GpuTypeName, ProjectName, ServiceId
 from solvers.domain.policy import SECONDS_MAX, Pool
-from solvers.domain.value import overlong
+from solvers.domain.value import SHOWN_WORDS, overlong
 from solvers.domain.worker import EnvironmentVariable, WorkerCommand
 from solvers.domain.workload import Affinity, Project
 from tests import builders
@@ -82,6 +82,30 @@ def test_longer_lists_are_read_and_told_where_they_are_put(item: object, told: d
     found = {error.field: error.message for error in overlong(item)}
     assert found.keys() == told.keys()
     assert all(f"may list {most:,} at most, got " in found[field] for field, most in told.items())
+
+
+TURNED = (Label(key="team", value="a\u202eb"),)
+
+
+@pytest.mark.parametrize(
+    ("item", "field"),
+    [
+        (Project(name=ProjectName("p"), description="a\u2066b"), "description"),
+        (Project(name=ProjectName("p"), labels=TURNED), "labels/0/value"),
+        (builders.node("n", labels=(Label(key="site", value="north"), *TURNED)), "labels/1/value"),
+        (builders.node("n", region="\u200eeu"), "region"),
+        (replace(builders.gpu_type("t4"), product="T4\x9b1m"), "product"),
+    ],
+)
+def test_text_that_turns_its_direction_is_read_and_told_where_it_is_put(item: object, field: str) -> None:
+    """Terminals and browsers would show another name than is stored."""
+    (error,) = overlong(item)
+    assert (error.field, error.message) == (field, f"{field.rpartition('/')[2]} {SHOWN_WORDS}")
+
+
+def test_text_of_any_language_may_be_put() -> None:
+    for said in ("زمین\u200cشناسی", "שלום", "👩\u200d🔬 at night", "un\u00a0peu"):
+        assert list(overlong(Project(name=ProjectName("p"), description=said))) == []
 
 
 @pytest.mark.parametrize(
