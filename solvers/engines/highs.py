@@ -9,7 +9,10 @@ where HiGHS proved nothing (a limit, an error). Presolve stays off there, becaus
 
 from __future__ import annotations
 
+import ctypes
 import math
+import os
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -57,6 +60,39 @@ STATUSES = {
 """Every status HiGHS has, as what it means without sound values; what a limit stopped has none yet."""
 
 
+class _Quiet:
+    """Leads what C's `printf` writes to nowhere while anybody is inside: HiGHS 1.12 tells there of a repair
+    (`tmpSolver.run();`), whatever its options say. Descriptors stay as they are, and Python writes to those itself.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._inside = threading.Lock(), 0
+        library = ctypes.CDLL(None)
+        library.fopen.restype = ctypes.c_void_p
+        try:
+            self._stream = ctypes.c_void_p.in_dll(library, "stdout")
+        except ValueError:
+            # A C library that names it otherwise.
+            self._stream = ctypes.c_void_p()
+        self._spoken = self._stream.value
+        self._nowhere = library.fopen(os.devnull.encode(), b"we") or self._spoken
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._spoken, self._stream.value = self._stream.value, self._nowhere
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                self._stream.value = self._spoken
+
+
+_QUIET = _Quiet()
+
+
 class Highs:
     name = "highs"
 
@@ -82,7 +118,9 @@ def _claim(program: Program, limits: Limits, hint: Floats | None) -> LibraryClai
         start = highspy.HighsSolution()
         start.col_value = list(np.where(program.integer, np.rint(hint), hint))
         solver.setSolution(start)
-    if solver.run() == highspy.HighsStatus.kError:
+    with _QUIET:
+        status = solver.run()
+    if status == highspy.HighsStatus.kError:
         return LibraryClaim(otherwise=EngineStatus.FAILED, note="HiGHS broke off with an error")
     return _heard(solver, program, mixed)
 

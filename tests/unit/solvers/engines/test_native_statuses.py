@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
+from contextlib import nullcontext
 from typing import Any
 
 import highspy
@@ -11,7 +14,7 @@ import pytest
 from ortools.sat.python import cp_model
 
 from solvers.engines import cbc, cpsat, highs
-from solvers.engines.base import EngineStatus, Limits, Program
+from solvers.engines.base import EngineStatus, Limits, Program, ProgrammeRows
 from solvers.engines.cpsat import scaled
 from solvers.errors import EngineError
 from tests.unit.solvers.engines import exhaustive
@@ -119,3 +122,45 @@ def test_rounding_in_scaled_rows_is_no_violation() -> None:
     asked = program([-1, -1], [(-INF, [0.1, 0.2], 0.3)], upper=1.0)
     for engine in (cpsat.CpSat(), exhaustive.Exhaustive(), highs.Highs(), cbc.Cbc()):
         assert engine.solve(asked, Limits()).objective == -2
+
+
+def _far_scales() -> Program:
+    """Sites that open for what three customers ask, with a room a million times as large as that."""
+    drawn, sites, customers, room = np.random.default_rng(32), 4, 3, 1e6
+    rows = ProgrammeRows()
+    opened = rows.add_columns(drawn.uniform(10.0, 100.0, sites), np.ones(sites))
+    sent = rows.add_columns(drawn.uniform(1.0, 10.0, sites * customers), np.array(INF), integer=False)
+    asked = drawn.uniform(0.01, 50.0, customers)
+    site, customer = np.divmod(np.arange(sites * customers), customers)
+    rows.enter(rows.add_rows(asked, asked)[customer], sent, 1.0)
+    within = rows.add_rows(np.full(sites, -INF), np.zeros(sites))
+    rows.enter(within[site], sent, 1.0)
+    rows.enter(within, opened, -room)
+    return rows.program()
+
+
+def test_highs_prints_what_its_options_forbid_and_we_do_not(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Amid what a command writes for programs to read."""
+    flush = ctypes.CDLL(None).fflush
+    assert highs.Highs().solve(_far_scales(), Limits(time_s=20.0)).status is EngineStatus.OPTIMAL
+    flush(None)
+    assert capfd.readouterr() == ("", "")
+    monkeypatch.setattr(highs, "_QUIET", nullcontext())
+    highs.Highs().solve(_far_scales(), Limits(time_s=20.0))
+    flush(None)
+    assert "tmpSolver.run();" in capfd.readouterr().out, "the trap is gone: simplify"
+
+
+def test_others_print_while_highs_solves_and_after(capfd: pytest.CaptureFixture[str]) -> None:
+    """Python at any time, C from when the last of those that solve is done."""
+    library = ctypes.CDLL(None)
+    with highs._QUIET:
+        with highs._QUIET:
+            pass
+        library.puts(b"lost")
+        sys.stdout.write("Python speaks\n")
+    library.puts(b"C speaks")
+    library.fflush(None)
+    assert capfd.readouterr().out == "Python speaks\nC speaks\n"
