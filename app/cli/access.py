@@ -142,7 +142,8 @@ def ca_rotate() -> None:
     authority = _authority()
     authority.rotate()
     typer.echo(f"sha256 {authority.fingerprint}")
-    typer.echo("when `headroom nodes identities` names no other authority: headroom ca retire")
+    typer.echo("nodes have new keys signed within a minute or two, while they reach the server")
+    typer.echo("when `headroom nodes identities` says that it signed every node's newest key: headroom ca retire")
 
 
 @ca.command("retire")

@@ -86,7 +86,29 @@ def list_identities(output: Output = Format.TABLE, server: Server = None, token:
     """Which key speaks for each node, who signed it, and until when; a node without any has its token alone."""
     with connect(server, token) as client:
         items = list(client.items("identities"))
-    show(items, output, listed(_IDENTITIES, items))
+        signer = client.call("GET", "/v1/authorities").body["sha256"]
+    show(items, output, [listed(_IDENTITIES, items), *_changed_over(items, signer)])
+
+
+def _changed_over(items: Sequence[Document], signer: str | None) -> list[str]:
+    """Whether the authority that signs has signed every node's newest key: none needs the authority before then,
+    though keys of its time are good for weeks.
+    """
+    now, newest = datetime.now(UTC), dict[str, Document]()
+    for item in items:
+        if item["authority"] and not item["revoked_at"] and datetime.fromisoformat(item["expires_at"]) > now:
+            newest[item["node_id"]] = max(newest.get(item["node_id"], item), item, key=_issued_at)
+    if signer is None or not newest:
+        return []
+    old = [node for node, item in newest.items() if item["authority"] != signer]
+    if not old:
+        return [f"{signer[:16]} signs, and signed every node's newest key"]
+    out = f"`headroom ca retire` would shut {'it' if len(old) == 1 else 'them'} out"
+    return [f"{signer[:16]} signs, but not the newest key of {', '.join(old)}: {out}"]
+
+
+def _issued_at(item: Document) -> datetime:
+    return datetime.fromisoformat(item["issued_at"])
 
 
 @nodes.command("revoke")

@@ -378,7 +378,7 @@ def test_the_pages_commands_lead_from_nothing_to_a_fleet_with_new_keys(tls_house
     assert new in told
     house.await_true("the node has changed over", lambda: new in house.authorities_of("gpu-7"), 90.0)
     assert before != {new}
-    assert new[:16] in run(f"{named}; {look}")
+    assert f"{new[:16]} signs, and signed every node's newest key" in run(f"{named}; {look}")
     assert "no more" in run(retire)
     seen = house.reports("gpu-7")
     house.await_true("the node goes on", lambda: house.reports("gpu-7") > seen)

@@ -204,6 +204,44 @@ def test_a_node_that_is_empty_says_who_is_short_of_a_place(api: Api, headroom: H
     assert headroom("drain", "n1", "--wait").out == f"{head}\n"
 
 
+OLD, NEW = "0" * 64, "f" * 64
+IN_TIME, OVER = "2999-01-01T00:00:00+00:00", "2026-01-31T00:00:00+00:00"
+
+
+def _key(node: str, authority: str | None, day: int, **facts: str | None) -> dict[str, Any]:
+    item = {"node_id": node, "key": f"{node}{day}", "authority": authority, "issued_at": f"2026-01-{day:02}T00:00:00Z"}
+    return {"expires_at": IN_TIME, "revoked_at": None, **item, **facts}
+
+
+@pytest.mark.parametrize(
+    ("signer", "last"),
+    [
+        (NEW, f"{NEW[:16]} signs, but not the newest key of b: `headroom ca retire` would shut it out"),
+        (OLD, f"{OLD[:16]} signs, but not the newest key of a: `headroom ca retire` would shut it out"),
+        (None, None),
+    ],
+)
+def test_who_still_has_a_key_of_the_authority_before(
+    api: Api, headroom: Headroom, signer: str | None, last: str | None
+) -> None:
+    """What counts is the newest key of each: the one before is good for a month, and is shown."""
+    keys = [
+        _key("a", OLD, 1), _key("a", NEW, 2), _key("b", NEW, 1, revoked_at=OVER), _key("b", OLD, 2),
+        _key("gone", NEW, 1, expires_at=OVER), _key("gone", OLD, 1, revoked_at=OVER),
+        {**_key("bare", None, 1), "key": None, "issued_at": None, "expires_at": None},
+    ]  # fmt: skip
+    api.answers |= {"GET /v1/identities": page(*keys), "GET /v1/authorities": {"sha256": signer}}
+    lines = headroom("nodes", "identities").out.splitlines()
+    assert lines[len(keys) + 1 :] == ([] if last is None else [last])
+    assert headroom("nodes", "identities", "-o", "json").json == keys
+
+
+def test_when_every_node_has_a_key_of_the_authority_that_signs(api: Api, headroom: Headroom) -> None:
+    keys = [_key("a", OLD, 1), _key("a", NEW, 2)]
+    api.answers |= {"GET /v1/identities": page(*keys), "GET /v1/authorities": {"sha256": NEW}}
+    assert headroom("nodes", "identities").out.endswith(f"\n{NEW[:16]} signs, and signed every node's newest key\n")
+
+
 def test_top_ends_where_its_token_is_refused(api: Api, headroom: Headroom) -> None:
     api.answers = Looks(fleet(), httpx.Response(401, json={"code": "token-invalid", "detail": "no such token"}))
     assert headroom("top", "-n", "2").status == Exit.REFUSED
