@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import SchemaValidator, from_json
 
 from app.errors import Fault, FieldsError, MalformedError, MediaTypeError
-from solvers.domain.value import NAME_PATTERN, NAME_WORDS, SHOWN_PATTERN, SHOWN_WORDS, limits_broken
+from solvers.domain.value import LINES_PATTERN, NAME_PATTERN, NAME_WORDS, SHOWN_PATTERN, SHOWN_WORDS, limits_broken
 from solvers.errors import FieldError, did_you_mean
 
 T = TypeVar("T")
@@ -34,6 +34,7 @@ PLAN_PATTERN = r"^(sha256:)?[0-9a-f]{4,64}$"
 _PATTERNS = {
     NAME_PATTERN: NAME_WORDS,
     SHOWN_PATTERN: SHOWN_WORDS,
+    LINES_PATTERN: SHOWN_WORDS,
     LABEL_PATTERN: "must be KEY or KEY=VALUE, such as team=retail",
     PLAN_PATTERN: "must be four or more of the digits (0-9, a-f) that a plan's id begins with",
 }

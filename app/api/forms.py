@@ -17,7 +17,7 @@ from typing import Annotated, Any, Generic, TypeVar
 
 from fastapi import Depends, Header, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.body import JSON, PLAN_PATTERN, RequestBody, parse, read_body, require_media_type
 from app.api.deps import context_of
@@ -30,7 +30,7 @@ from app.store.documents import Precondition
 from app.store.idempotency import StoredAnswer
 from app.store.pages import PageOrder
 from solvers.domain.device import PowerScope
-from solvers.domain.value import NAME_PATTERN
+from solvers.domain.value import LINES_PATTERN, NAME_PATTERN
 from solvers.errors import FieldError
 
 
@@ -116,6 +116,10 @@ BY_PATH: Mapping[tuple[str, ...], Callable[..., tuple[str, ...]]] = {
 }
 """How a key is read by what its parts are called in the path."""
 
+
+Comment = Annotated[
+    str, Field(max_length=2000, pattern=LINES_PATTERN, description="For those who read the audit later.")
+]
 
 # --- Pages. Cursors are the store's; the limit is capped here
 

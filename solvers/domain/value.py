@@ -21,8 +21,11 @@ from typing import Any, TypeVar, cast, dataclass_transform
 from solvers.errors import FieldError
 
 NAME_PATTERN = r"^[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?$"
-_UNSHOWN = r"\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
+_UNSEEN = r"\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
+_UNSHOWN = rf"\x00-\x1f{_UNSEEN}"
 SHOWN_PATTERN = f"^[^{_UNSHOWN}]+$"
+LINES_PATTERN = rf"^[^\x00-\x08\x0b-\x1f{_UNSEEN}]*$"
+"""The same with tabs and ends of lines; or nothing."""
 SHOWN_WORDS = "must be printable characters, without marks that turn the direction of text"
 NAME_WORDS = "must be 1 to 63 of a-z, 0-9, '.', '_', '-', starting and ending with a letter or digit"
 _NAME = re.compile(NAME_PATTERN)

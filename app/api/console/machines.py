@@ -15,7 +15,7 @@ from app.api.console.door import Looking, PageRoute, Visit, by_cookie
 from app.api.console.glance import Plain, fleet_of, glances_of, homes_of, paints_of, tile
 from app.api.console.lanes import lanes_of_gpu, lanes_of_node
 from app.api.deps import deed_of
-from app.api.forms import NodeKey, Uuid
+from app.api.forms import Comment, NodeKey, Uuid
 from app.services.seen.series import SUBJECTS_MAX
 from app.store.pages import PageOrder
 from solvers.domain.device import PowerScope
@@ -24,7 +24,7 @@ from solvers.errors import NotFoundError
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 Overseeing = Annotated[Visit, Depends(by_cookie(CLUSTER_READ))]
 Operating = Annotated[Visit, Depends(by_cookie(CLUSTER_WRITE))]
-Comment = Annotated[str, Form(max_length=2000)]
+Said = Annotated[Comment, Form()]
 Hours = Annotated[float, Query(ge=0.1, le=720)]
 NODES_SHOWN = 60
 BARS_MAX = 64
@@ -122,14 +122,14 @@ def one_node(visit: Overseeing, node: NodeKey, hours: Hours = 6) -> Response:
 
 
 @router.post("/nodes/{node}/drain")
-def drain(visit: Operating, node: NodeKey, comment: Comment = "") -> Response:
+def drain(visit: Operating, node: NodeKey, comment: Said = "") -> Response:
     """Plan nothing on it any more."""
     visit.services.draining.drain(node, comment or None, deed_of(visit.request, visit.actor))
     return _changed(visit, node)
 
 
 @router.post("/nodes/{node}/uncordon")
-def uncordon(visit: Operating, node: NodeKey, comment: Comment = "") -> Response:
+def uncordon(visit: Operating, node: NodeKey, comment: Said = "") -> Response:
     """Let plans use it again."""
     visit.services.draining.uncordon(node, comment or None, deed_of(visit.request, visit.actor))
     return _changed(visit, node)

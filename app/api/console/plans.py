@@ -14,6 +14,7 @@ from app.api.console.door import Looking, PageRoute, Visit, by_cookie
 from app.api.console.glance import Plain, fleet_of, glances_of, homes_of, paints_of, segments
 from app.api.console.overview import recent_cycles
 from app.api.deps import context_of, deed_of
+from app.api.forms import Comment
 from app.api.problems import request_id_of
 from app.api.routers.plans import COOLDOWN_S, COOLDOWN_S_MAX, PlanKey
 from app.records import plain
@@ -24,7 +25,7 @@ from solvers.cycle.record import Lane
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 Deciding = Annotated[Visit, Depends(by_cookie(CLUSTER_WRITE))]
-Comment = Annotated[str, Form(max_length=2000)]
+Said = Annotated[Comment, Form()]
 SHOWN = 50
 
 
@@ -89,7 +90,7 @@ def _bars(diff: Plain, paints: dict[str, str]) -> list[Plain]:
 
 
 @router.post("/plans/{plan_id}/apply")
-def approve(visit: Deciding, plan_id: PlanKey, comment: Comment = "", tag: Annotated[str, Form()] = "") -> Response:
+def approve(visit: Deciding, plan_id: PlanKey, comment: Said = "", tag: Annotated[str, Form()] = "") -> Response:
     """Exactly this plan, if what it was compared with still stands."""
     terms = _terms(visit, comment, tag)
     context_of(visit.request).planning.apply(plan_id, visit.actor.name, terms)
@@ -97,7 +98,7 @@ def approve(visit: Deciding, plan_id: PlanKey, comment: Comment = "", tag: Annot
 
 
 @router.post("/plans/{plan_id}/reject")
-def reject(visit: Deciding, plan_id: PlanKey, comment: Comment = "") -> Response:
+def reject(visit: Deciding, plan_id: PlanKey, comment: Said = "") -> Response:
     """It is not proposed again unchanged."""
     visit.services.plans.reject(plan_id, comment, deed_of(visit.request, visit.actor))
     return _decided(visit, f"/plans/{plan_id}")
@@ -107,7 +108,7 @@ def reject(visit: Deciding, plan_id: PlanKey, comment: Comment = "") -> Response
 def roll_back(
     visit: Deciding,
     generation: Annotated[int | None, Form(ge=1, le=2**53)] = None,
-    comment: Comment = "",
+    comment: Said = "",
     cooldown_s: Annotated[float, Form(ge=0, le=COOLDOWN_S_MAX, allow_inf_nan=False)] = COOLDOWN_S,
 ) -> Response:
     """To what stood at an earlier generation; planning by itself is held then for a while."""

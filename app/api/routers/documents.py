@@ -39,6 +39,7 @@ from app.api.body import (
 from app.api.deps import deed_of, services_of
 from app.api.forms import (
     WARNINGS_HEADER,
+    Comment,
     HeldTag,
     IfMatch,
     IfNoneMatch,
@@ -269,7 +270,7 @@ def _add_delete(router: APIRouter, kind: Kind) -> None:
 class DrainRequest(RequestBody):
     """Why, for those who read the audit later; the body may also be left out."""
 
-    comment: str | None = Field(None, max_length=2000)
+    comment: Comment | None = None
 
 
 drain_router = router_of("nodes")

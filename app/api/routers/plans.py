@@ -13,7 +13,7 @@ from pydantic import Field
 from app.api.auth import ClusterReader, ClusterWriter, SharedReader, visible_project
 from app.api.body import RequestBody, json_of
 from app.api.deps import context_of, deed_of, services_of
-from app.api.forms import IfMatch, Page, Paging, PlanText, Posting, answer, demands_any, etag, once, said
+from app.api.forms import Comment, IfMatch, Page, Paging, PlanText, Posting, answer, demands_any, etag, once, said
 from app.api.openapi import json_body, router_of
 from app.api.problems import request_id_of
 from app.records import record
@@ -38,7 +38,6 @@ class ProposeRequest(RequestBody):
     lane: Lane = Lane.ACT
 
 
-Comment = Annotated[str, Field(max_length=2000, description="For those who read the audit later.")]
 COOLDOWN_S, COOLDOWN_S_MAX = 900.0, 7 * 86_400.0
 
 

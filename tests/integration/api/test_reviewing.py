@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -14,6 +15,7 @@ from app.cli.output import Exit
 from app.store import plans, targets
 from app.store.plans import NewPlan, PlanState
 from solvers.cycle.record import Lane
+from solvers.domain.value import SHOWN_WORDS
 from tests import builders
 from tests.integration.api.world import CLUSTER, NODE, OWN, Headroom, World, spec
 from tests.integration.store import plans as stored
@@ -180,6 +182,22 @@ def test_workers_secrets_stay_out_of_the_trail(world: World) -> None:
     world.call("PATCH", path, plain={"worker": worker}, headers=MERGE)
     (event,) = trail(world, "service.updated")
     assert event["facts"]["changed"] == {"/worker/environment": {"from": "...", "to": "..."}}
+
+
+@pytest.mark.parametrize("comment", ["\x1b[31mred", "a\rb", "a\u202eb"])
+def test_a_comment_does_nothing_but_be_read(world: World, comment: str) -> None:
+    """It is printed in the terminals of others. It may have lines."""
+    plan = world.call("POST", "/v1/plans", plain={}).json()["id"]
+    paths = ("/v1/rollback", f"/v1/plans/{plan}/reject", f"/v1/plans/{plan}/apply", f"/v1/nodes/{NODE}/drain")
+    for path in paths:
+        answer = world.call("POST", path, plain={"comment": comment})
+        (fault,) = answer.json()["errors"]
+        assert (answer.status_code, fault["pointer"], fault["detail"]) == (422, "/comment", SHOWN_WORDS), path
+    form = {"Content-Type": "application/x-www-form-urlencoded", **world.cookie("operator")}
+    for path in (f"/nodes/{NODE}/drain", f"/plans/{plan}/reject"):
+        body = f"comment={quote(comment)}".encode()
+        assert world.call("POST", path, None, body=body, headers=form).status_code == 422, path
+    assert world.call("POST", f"/v1/plans/{plan}/reject", plain={"comment": "no\n\tnot now"}).status_code == 200
 
 
 def test_a_node_is_drained_until_it_says_itself_that_it_is_empty(world: World, headroom: Headroom) -> None:
