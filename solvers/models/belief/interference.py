@@ -23,12 +23,15 @@ from solvers.errors import InputError
 from solvers.models.base import Answer, Facts, Groups, GroupSamples, ModelSpec, Origin, Samples, SoloModel
 from solvers.models.belief.blocks import Blocks, Rows
 from solvers.models.belief.pressure import (
+    HOST_MAX,
     PARTS,
+    REACHED,
     USUAL,
     Departures,
     Encounters,
     Kind,
     Loads,
+    Reach,
     Scene,
     measured_ms,
     names_of_weights,
@@ -51,8 +54,8 @@ _DOUBT = 0.5
 _CHUNK_GROUPS = 64
 # How far beyond what was learned the straight lines go on before they stay level: one step.
 _MARGIN = 0.2
-_REACH_ANY = (0.0, 2.0, 0.0, 1.0)
-_REACH_NONE = (np.inf, -np.inf, np.inf, -np.inf)
+_REACH_ANY: Reach = ((0.0, 2.0), (0.0, 1.0), (0.0, HOST_MAX))
+_REACH_NONE: Reach = ((np.inf, -np.inf),) * len(REACHED)
 _TRIED: tuple[Departures, ...] = (
     *((one, two, 0.0) for one in (1.0, 0.3, 3.0) for two in (1.0, 0.5, 2.0)),
     (1.0, 1.0, 1.0),
@@ -85,7 +88,7 @@ def _lead(ahead: Floats) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PressureBelief:
-    """The model. `reach`: lowest and highest batch and share (as in `Loads`) that were learned from. `strangeness`: how
+    """The model. `reach`: lowest and highest of loads that were learned from. `strangeness`: how
     much wider than the weights say answers on pairs are that never met; learned by leaving pairs out.
     """
 
@@ -94,7 +97,7 @@ class PressureBelief:
     encounters: Encounters
     alone: Samples
     table: Lattice | None
-    reach: tuple[float, float, float, float]
+    reach: Reach
     strangeness: float = 1.0
     departures: Departures = USUAL
     spec: ModelSpec = SPEC
@@ -186,7 +189,7 @@ class PressureBelief:
             "departures": list(self.departures),
             "encounters": self.encounters.to_plain(),
             "alone": samples_to_plain(self.alone),
-            "reach": list(self.reach) if self.encounters.met else None,
+            "reach": [bound for bounds in self.reach for bound in bounds] if self.encounters.met else None,
         }
 
     def _told(self, samples: GroupSamples, solo: SoloModel) -> tuple[Scene, Flags]:
@@ -198,8 +201,8 @@ class PressureBelief:
     def _widened(self, scene: Scene, known: Flags) -> PressureBelief:
         group = scene.groups.group
         present = np.isin(group, group[known])
-        batch, share = scene.loads.batch[present], scene.loads.share[present]
-        reach = (float(batch.min()), float(batch.max()), float(share.min()), float(share.max()))
+        learned: list[Floats] = [getattr(scene.loads, name)[present] for name in REACHED]
+        reach = tuple((float(column.min()), float(column.max())) for column in learned)
         return replace(self, encounters=_encountered(self.encounters, scene, known), reach=reach)
 
     def _left_out(self, scene: Scene, known: Flags) -> Iterator[_Out]:
@@ -237,11 +240,10 @@ class PressureBelief:
             return 1.0
         return self.strangeness if self.encounters.knows(kind) else max(1.0, self.strangeness)
 
-    def _reach(self) -> tuple[float, float, float, float]:
+    def _reach(self) -> Reach:
         if not self.encounters.met:
             return _REACH_ANY
-        low_batch, high_batch, low_share, high_share = self.reach
-        return low_batch - _MARGIN, high_batch + _MARGIN, low_share - _MARGIN, high_share + _MARGIN
+        return tuple((low - _MARGIN, high + _MARGIN) for low, high in self.reach)
 
     def _equations(self, scene: Scene, known: Flags, latency_ms: Floats) -> Rows:
         row = np.cumsum(known) - 1
@@ -297,9 +299,10 @@ def load(plain: Plain, facts: Facts) -> PressureBelief:
     bounds = _REACH_NONE
     if reach is not None:
         found = read(plain, "reach", floats_of)
-        if len(found) != len(bounds):
-            raise InputError("the reach of this fitted model has no two bounds for batch and share")
-        bounds = (float(found[0]), float(found[1]), float(found[2]), float(found[3]))
+        # Models fitted before host work had bounds know those of batch and share.
+        bounds = (*zip(found[::2].tolist(), found[1::2].tolist(), strict=False), *_REACH_ANY[len(found) // 2 :])
+        if len(found) not in (4, 6):
+            raise InputError("the reach of this fitted model has no two bounds for batch, share and host work")
     return PressureBelief(
         facts=facts,
         blocks=weights((one, two, own), noise).with_plain(plain),

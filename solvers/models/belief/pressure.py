@@ -29,7 +29,7 @@ from solvers.models.parts.lattice import Lattice, Places
 
 _PCIE_GB_PER_S = 12.0
 _HOST_UNKNOWN, _RATE_UNKNOWN = 0.3, 0.05
-_HOST_MAX, _RATE_MAX, _DOUBT_MAX = 1.2, 1.0, 0.3
+HOST_MAX, _RATE_MAX, _DOUBT_MAX = 1.2, 1.0, 0.3
 OVERSOLD_COST = 0.9
 """What a device's SMs promised once more than there are cost who waits for nothing else."""
 # Features count from the middle of what is common, so that the constants mean an ordinary pair.
@@ -67,7 +67,7 @@ class Loads(Parallel):
         return Loads(
             alone_ms=alone.latency_ms,
             doubt=alone.doubt,
-            host=np.clip(np.where(np.isfinite(host), host, _HOST_UNKNOWN), 0.0, _HOST_MAX),
+            host=np.clip(np.where(np.isfinite(host), host, _HOST_UNKNOWN), 0.0, HOST_MAX),
             rate=np.clip(np.where(np.isfinite(rate), rate, _RATE_UNKNOWN), 0.0, _RATE_MAX),
             l2=np.clip(np.where(np.isnan(alone.l2), L2_PER_SHARE * share, alone.l2), 0.0, 1.0),
             dram=np.clip(np.where(np.isnan(alone.dram), DRAM_PER_SHARE * share, alone.dram), 0.0, 1.0),
@@ -342,6 +342,10 @@ class Encounters:
 
 Rows = NDArray[np.intp]
 CHUNK_EDGES = 16384
+REACHED = ("batch", "share", "host")
+"""Columns of loads beyond what was learned of which straight lines stay level: batch tells of host work, too."""
+Reach = tuple[tuple[float, float], ...]
+"""Lowest and highest of each of these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -374,14 +378,12 @@ class Scene:
             for first in range(0, len(rows), CHUNK_EDGES):
                 yield kind, rows[first : first + CHUNK_EDGES]
 
-    def features(self, rows: Rows, reach: tuple[float, float, float, float]) -> Floats:
-        """Feature matrix of some edges. Batch and share stay within `reach`."""
+    def features(self, rows: Rows, reach: Reach) -> Floats:
+        """Feature matrix of some edges. Loads stay within `reach`."""
         ends = [self.loads.take(end[rows]) for end in (self.edges.own, self.edges.other)]
-        low_batch, high_batch, low_share, high_share = reach
+        bounds = [*zip(REACHED, reach, strict=True)]
         own, other = (
-            replace(
-                end, batch=np.clip(end.batch, low_batch, high_batch), share=np.clip(end.share, low_share, high_share)
-            )
+            replace(end, **{name: np.clip(getattr(end, name), low, high) for name, (low, high) in bounds})
             for end in ends
         )
         return Features.of(own, other, self.beyond[rows]).matrix()

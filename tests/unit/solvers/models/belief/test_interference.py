@@ -16,6 +16,7 @@ from solvers.errors import InputError
 from solvers.models.base import Answer, Facts, Groups, GroupSamples, ModelSpec, Origin, Quantity, Queries, Samples
 from solvers.models.belief import interference
 from solvers.models.belief.interference import PressureBelief, load, make
+from solvers.models.belief.pressure import HOST_MAX
 from solvers.models.suite import Suite, make_interference
 
 # Model: host ms, work ms per input on the whole device, how hard it presses on DRAM.
@@ -272,6 +273,31 @@ def test_a_model_fitted_before_is_still_read() -> None:
     before = load({**plain, "departures": [1.0, 1.0]}, Facts())
     assert np.array_equal(before.blocks.shared.offset, fitted().blocks.shared.offset)
     assert before.departures == (1.0, 1.0, 0.0)
+    assert isinstance(plain["reach"], list)
+    unbounded = load({**plain, "reach": plain["reach"][:4]}, Facts())
+    assert unbounded.reach == (*fitted().reach[:2], (0.0, HOST_MAX))
+
+
+def level(groups: Groups) -> Floats:
+    """Slowdowns of a world where host work costs nothing, while at one batch it rises with the share, which does."""
+    return 1.02 + 0.3 * groups.members.share_pct / 100.0
+
+
+def at_batch(batch: float) -> Groups:
+    rows = [(a, share, b) for a, b in PAIRS for share in SHARES]
+    shares = np.array([row[1] for row in rows])
+    own = Queries.of([row[0] for row in rows], "V100", batch, shares)
+    return Groups.pairs(own, Queries.of([row[2] for row in rows], "V100", batch, 100.0 - shares))
+
+
+def test_what_one_batch_says_of_host_work_does_not_go_on_to_batches_far_from_it() -> None:
+    groups = at_batch(16.0)
+    noise = np.random.default_rng(7).normal(1.0, NOISE, len(groups))
+    told = GroupSamples(groups=groups, latency_ms=alone_ms(groups.members) * level(groups) * noise)
+    belief, asked = make(Facts(), 0).fit(told, SOLO, ALONE), at_batch(1.0)
+    answer = belief.predict(asked, SOLO)
+    assert np.mean(np.abs(answer.mean - level(asked))) < 0.06
+    assert covered(level(asked), answer) > 0.9
 
 
 def test_intervals_of_pairs_never_met_hold_what_they_promise() -> None:
@@ -471,6 +497,7 @@ def test_dump_and_load(make_belief: Callable[[], PressureBelief]) -> None:
         {"encounters": [["V100", "deep"]]},
         {"encounters": 3},
         {"reach": [0.0, 1.0]},
+        {"reach": [0.0, 1.0, 0.0, 1.0, 0.0]},
         {"alone": {}},
     ],
 )
