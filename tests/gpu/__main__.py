@@ -29,12 +29,12 @@ STEPS: dict[str, Callable[[Rig], None]] = {
     "power": boards.power,
     "energy": boards.energy,
     "shares": sharing.shares,
-    "surface": surface.surface,
-    "beside": beside.beside,
     "memory": sharing.memory,
     "handover": handover.handover,
-    "grid": models.grid,
     "bypass": sharing.bypass,
+    "surface": surface.surface,
+    "beside": beside.beside,
+    "grid": models.grid,
 }
 BUDGET_S = 460.0
 LOG_LINES = 12

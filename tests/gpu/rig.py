@@ -24,7 +24,7 @@ from tests.waiting import spend
 
 WORKER = Path(__file__).with_name("worker.py")
 BURN = Path(__file__).with_name("burn.py")
-POINT_S = 0.8
+POINT_S = 0.6
 
 
 class NotHereError(Exception):
