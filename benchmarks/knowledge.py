@@ -1,9 +1,9 @@
 """What `headroom fit` and `headroom predict` make of measurements, as a user runs them: `python -m benchmarks.knowledge
-repeats | size | pairs`.
+repeats | size | pairs [SOURCE]`.
 
 `repeats`: made measurements with known noise; how many next ones lie inside what is stated. `size`: processor time,
-memory and file of pairs of 5, 10 and 20 made networks. `pairs`: every pair of `igniter-v100` left out in turn
-(HEADROOM_DATA); R² on the slowdown over latency measured alone.
+memory and file of pairs of 5, 10 and 20 made networks. `pairs`: every pair of a source left out in turn,
+`igniter-v100` (HEADROOM_DATA) where none is named; R² on the slowdown over latency measured alone.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.predictors.datasets import DATASETS, Groupings, groupings
+from benchmarks.predictors.measured import MeasuredSolo
 from benchmarks.predictors.splits import pairs_out
 from benchmarks.sources.rows import data_folder
 from lab.claims.predictors import r_squared
@@ -54,7 +55,7 @@ def answers(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def repeats(folder: Path) -> None:
+def repeats(folder: Path, _source: str) -> None:
     networks = {"a": (1.0, 0.3), "b": (2.0, 0.8), "c": (0.6, 1.5), "d": (3.0, 3.0)}
     cells = list(itertools.product(networks, (1, 2, 4, 8, 16), (20, 40, 60, 100)))
     between = list(itertools.product(networks, (3, 6, 12), (30, 50, 80)))
@@ -83,7 +84,7 @@ def repeats(folder: Path) -> None:
         )
 
 
-def size(folder: Path) -> None:
+def size(folder: Path, _source: str) -> None:
     random = np.random.default_rng(5)
     shares, batches = (20, 40, 50, 60, 80), (2, 4, 8, 16, 32)
     for count in (5, 10, 20):
@@ -108,16 +109,17 @@ def size(folder: Path) -> None:
         print(f"{count} networks: {cost}, file {(folder / 'm.json').stat().st_size / 1e6:.1f} MB", flush=True)
 
 
-def pairs(folder: Path) -> None:
-    found = groupings(next(each for each in DATASETS if each.name == "igniter-v100"), data_folder(), 10_000)
+def pairs(folder: Path, source: str) -> None:
+    found = groupings(next(each for each in DATASETS if each.name == source), data_folder(), 10_000)
     assert found is not None
+    found = _of_two(found)
     alone, names = found.solo, found.solo.queries.models
     columns = (alone.queries.batch, alone.queries.share_pct, alone.latency_ms, alone.l2_util_pct, alone.dram_util_pct)
     numbers = [["" if np.isnan(cell) else f"{cell:.9g}" for cell in column] for column in columns]
     rows = zip(alone.queries.model.tolist(), *numbers, strict=True)
-    solo = written(folder / "s.csv", SOLO, ((names[model], "v100", *rest) for model, *rest in rows))
+    solo = written(folder / "s.csv", SOLO, ((names[model], _gpu_type(found), *rest) for model, *rest in rows))
     for options in ((), ("--no-library",)):
-        inside = []
+        inside, slower, told_slower = [], [], []
         for fold in pairs_out(found.samples.groups, 20):
             told, held = (_rows(found, wanted) for wanted in (fold.train, fold.test))
             given, asked = written(folder / "p.csv", PAIRS, told), written(folder / "q.csv", PAIRS, held)
@@ -131,11 +133,12 @@ def pairs(folder: Path) -> None:
             _, rows_held = found.samples.groups.take_groups(fold.test)
             truth, beside = found.samples.latency_ms[rows_held], found.alone_ms[rows_held]
             inside.append(np.abs(truth - mean) <= 1.96 * std)
+            slower.append(truth / beside)
+            told_slower.append(mean / beside)
             told_of = f"{fold.subject}, {'without' if options else 'with'} the library"
-            print(
-                f"{told_of}: R² {r_squared(truth / beside, mean / beside):.2f}, {100 * inside[-1].mean():.1f} % inside"
-            )
-        print(f"all: {100 * np.concatenate(inside).mean():.1f} % inside")
+            print(f"{told_of}: R² {r_squared(slower[-1], told_slower[-1]):.2f}, {100 * inside[-1].mean():.1f} % inside")
+        together = r_squared(np.concatenate(slower), np.concatenate(told_slower))
+        print(f"all: R² {together:.2f}, {100 * np.concatenate(inside).mean():.1f} % inside")
 
 
 def _rows(found: Groupings, wanted: Iterable[int]) -> list[tuple[object, ...]]:
@@ -146,9 +149,22 @@ def _rows(found: Groupings, wanted: Iterable[int]) -> list[tuple[object, ...]]:
         for row in range(len(members))
     ]
     times = kept.latency_ms.tolist()
-    return [("v100", *sides[row], *sides[row + 1], *times[row : row + 2]) for row in range(0, len(sides), 2)]
+    gpu_type = _gpu_type(found)
+    return [(gpu_type, *sides[row], *sides[row + 1], *times[row : row + 2]) for row in range(0, len(sides), 2)]
+
+
+def _of_two(found: Groupings) -> Groupings:
+    members = np.bincount(found.samples.groups.group)
+    kept = found.samples.take_groups(np.flatnonzero(members == 2).tolist())
+    return Groupings(samples=kept, alone_ms=MeasuredSolo(found.solo).latency_ms(kept.groups.members), solo=found.solo)
+
+
+def _gpu_type(found: Groupings) -> str:
+    (only,) = found.solo.queries.gpu_types
+    return only
 
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as name:
-        {"repeats": repeats, "size": size, "pairs": pairs}[sys.argv[1]](Path(name))
+        asked, source = (*sys.argv[1:], "igniter-v100")[:2]
+        {"repeats": repeats, "size": size, "pairs": pairs}[asked](Path(name), source)
