@@ -32,7 +32,9 @@ from solvers.models.library import LibraryEntry, gpu_key
 
 POINTS_MIN = 3
 _DIGITS = 4
-_GPU_NAMES = {gpu_key(name): name for name in ("v100", "a100", "a100-40gb", "a30", "t4", "titan-x-pascal")}
+_GPU_NAMES = {
+    gpu_key(name): name for name in ("v100", "a100", "a100-40gb", "a30", "t4", "titan-x-pascal", "h100", "h200")
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +64,22 @@ class Source:
     words: str
     licence: str
     name_of: Callable[[str], str | None]
+
+    def items(self, data: Path) -> Iterator[Measured]:
+        """What it tells of each model on each GPU type, but of those with few cells."""
+        samples = self.read(data)
+        for (model, gpu_type), rows in samples.queries.keys().items():
+            name = self.name_of(model)
+            queries, latency_ms = samples.queries.take(rows), samples.latency_ms[rows]
+            if name is None or len(rows) < POINTS_MIN:
+                continue
+            cells = Cells(
+                batch=queries.batch,
+                share=queries.share_pct / 100.0,
+                slowness=np.ones(len(rows)),
+                latency_ms=latency_ms,
+            )
+            yield Measured(model=name, gpu_type=_GPU_NAMES[gpu_key(gpu_type)], source=self, cells=cells)
 
 
 def _dle(name: str) -> str | None:
@@ -125,23 +143,8 @@ class Measured:
 
 def measured(data: Path) -> tuple[Measured, ...]:
     """Everything that may be fitted, in rising order of model and GPU type."""
-    found = [item for source in SOURCES for item in _of(source, source.read(data))]
+    found = [item for source in SOURCES for item in source.items(data)]
     return tuple(sorted(found, key=lambda item: (item.model, item.gpu_type)))
-
-
-def _of(source: Source, samples: Samples) -> Iterator[Measured]:
-    for (model, gpu_type), rows in samples.queries.keys().items():
-        name = source.name_of(model)
-        queries, latency_ms = samples.queries.take(rows), samples.latency_ms[rows]
-        if name is None or len(rows) < POINTS_MIN:
-            continue
-        cells = Cells(
-            batch=queries.batch,
-            share=queries.share_pct / 100.0,
-            slowness=np.ones(len(rows)),
-            latency_ms=latency_ms,
-        )
-        yield Measured(model=name, gpu_type=_GPU_NAMES[gpu_key(gpu_type)], source=source, cells=cells)
 
 
 def fitted(items: tuple[Measured, ...]) -> tuple[ShapePrior, list[tuple[Measured, ShapeFit]]]:
@@ -153,11 +156,11 @@ def fitted(items: tuple[Measured, ...]) -> tuple[ShapePrior, list[tuple[Measured
     telling = [fit for item, fit in zip(items, first, strict=True) if len(np.unique(item.cells.share)) > 1]
     typical = float(np.exp(np.median([np.median(np.log(item.cells.latency_ms)) for item in items])))
     shared = population(telling, weak_prior(typical))
-    second = [(item, fit_shape(item.cells, _around(shared, item.cells))) for item in items]
+    second = [(item, fit_shape(item.cells, around(shared, item.cells))) for item in items]
     return shared, second
 
 
-def _around(shared: ShapePrior, cells: Cells) -> ShapePrior:
+def around(shared: ShapePrior, cells: Cells) -> ShapePrior:
     """The population, its times unknown by a common factor."""
     return ShapePrior(
         mean=shared.mean,

@@ -12,11 +12,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 
 from app.library import load_gpu_types, load_models
-from benchmarks.library_sources import Measured, entry, fitted, measured
+from benchmarks.library_sources import Measured, Source, around, entry, fit_shape, fitted, measured
+from benchmarks.sources import headroom_own
 from benchmarks.sources.rows import SourceMissingError, data_folder
 from solvers.models.base import Facts, Origin
 from solvers.models.belief import forms
@@ -24,6 +27,8 @@ from solvers.models.belief.forms import LATENCY, ShapePrior
 from solvers.models.belief.transfer import Scaling
 from solvers.models.library import Library, LibraryEntry, spelled
 
+DRAWS = 6
+"""Of who else was measured."""
 NOISE = 0.04
 """Standard deviation of the logarithm that a shape leaves when it is fitted (the library's mean error)."""
 MODELS = {model.name: model for model in load_models()}
@@ -135,6 +140,39 @@ def beside_others(pairs: Pairs, count: int, alike: Callable[[Measured, Measured]
             yield score(item, prior)
 
 
+def known_elsewhere(pairs: Pairs, boards: Pairs, count: int, only: Pairs | None = None) -> Iterator[Score]:
+    """Each model whose network other sources know on other GPU types alone, beside `count` others measured here."""
+    for number, (item, _) in enumerate([*pairs, *boards] if only is None else only):
+        rest = [kept for it, kept in pairs if it.source is not item.source]
+        types = {kept.gpu_type for kept in rest if _network(kept.model) == _network(item.model)}
+        mates = [
+            it
+            for it in (*pairs, *boards)
+            if it[0].source is item.source
+            and it[0].gpu_type == item.gpu_type
+            and _network(it[0].model) != _network(item.model)
+        ]
+        if not types or item.gpu_type in types or len(mates) < count:
+            continue
+        for draw in range(DRAWS):
+            picked = np.random.default_rng([number, draw]).permutation(len(mates))[:count]
+            known = {(mates[index][0].model, mates[index][0].gpu_type): _exact(mates[index][1]) for index in picked}
+            prior = Scaling.of(_facts(rest)).prior(item.model, item.gpu_type, known)
+            if prior is not None:
+                yield score(item, prior)
+
+
+def own_boards(shared: ShapePrior) -> Pairs:
+    """What this project measured itself, fitted as entries are; none is in the library."""
+    found = []
+    for gpu_type in ("h100", "h200"):
+        read = partial(headroom_own.read, gpu_type)
+        source = Source(read=read, words=f"own {gpu_type}", licence="Apache-2.0", name_of=lambda name: name)
+        for item in source.items(Path()):
+            found.append((item, entry(item, fit_shape(item.cells, around(shared, item.cells)))))
+    return found
+
+
 def main() -> int:
     """Print the table."""
     try:
@@ -142,7 +180,7 @@ def main() -> int:
     except SourceMissingError as error:
         print(error, file=sys.stderr)
         return 2
-    fits = fitted(items)[1]
+    shared, fits = fitted(items)
     pairs = [(item, entry(item, fit)) for item, fit in fits]
     print(f"{'known is':44} {'n':>4}   off    MAPE      in 80 %   in 95 %")
     report("the model here, on other GPU types", same_model_elsewhere(pairs, here=True))
@@ -166,6 +204,12 @@ def main() -> int:
             f"the same and {count} other model(s) here",
             beside_others(pairs, count, lambda one, other: _family(one.model) == _family(other.model)),
         )
+    boards = own_boards(shared)
+    for count in (0, 1, 4):
+        report(f"the network elsewhere and {count} other model(s) here", known_elsewhere(pairs, boards, count))
+    for count in (0, 1, 3):
+        only_ours = known_elsewhere(pairs, boards, count, only=boards)
+        report(f"- of them on our own boards, {count} other(s) here", only_ours)
     return 0
 
 

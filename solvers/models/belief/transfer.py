@@ -287,7 +287,8 @@ class Scaling:
         if found is None and library is not None and (entry := library.entry(model, gpu_type)) is not None:
             found = entry_prior(entry)
         if found is None and to is not None:
-            found = self._same_network(model, to) or self._like(model, to, known)
+            elsewhere = self._same_network(model, to)
+            found = self._like(model, to, known) if elsewhere is None else self._as_others(elsewhere, to, known)
         return found
 
     def _measured(self, model: str, to: GpuType, known: Known) -> ShapePrior | None:
@@ -317,6 +318,19 @@ class Scaling:
             return None
         words = ", ".join(sorted(f"{entry.model} on {of.name}" for of, entry in chosen))
         return _mixed([_moved(entry_prior(entry), of, to) for of, entry in chosen], f"scaled from the library: {words}")
+
+    def _as_others(self, prior: ShapePrior, to: GpuType, known: Known) -> ShapePrior:
+        """What the library says of a network elsewhere, moved as others measured on this GPU type differ from theirs."""
+        steps = [
+            _typical(measured.mean) - _typical(told.mean)
+            for name, of, measured in self._placed(known)
+            if of.name == to.name and (told := self._same_network(name, to)) is not None
+        ]
+        if not steps:
+            return prior
+        source = _words(f"{prior.source}; beside {len(steps)} measured here")
+        # How each differs by itself is as wide as before.
+        return replace(prior, mean=prior.mean + _part(steps) * float(np.median(steps)) * ALL_TIMES, source=source)
 
     def _like(self, model: str, to: GpuType, known: Known) -> ShapePrior | None:
         variant = self._variant(model)
@@ -365,9 +379,14 @@ def _typical(parameters: Floats) -> float:
     return float(np.mean(forms.log_latency(parameters, _TYPICAL_BATCHES, 1.0)))
 
 
+def _part(steps: Sequence[float]) -> float:
+    """How much of what others differ by is believed of one more."""
+    return len(steps) / (len(steps) + _OTHERS_USUAL)
+
+
 def _with_step(prior: ShapePrior, steps: Sequence[float]) -> ShapePrior:
     """What other models here take longer than their size says, this one takes longer, too; that is then known."""
-    part = len(steps) / (len(steps) + _OTHERS_USUAL)
+    part = _part(steps)
     removable = 0.9 / float(ALL_TIMES @ np.linalg.solve(prior.covariance, ALL_TIMES))
     mean = prior.mean + part * float(np.median(steps)) * ALL_TIMES
     covariance = prior.covariance - part * min(_SOFTWARE_COMMON**2, removable) * np.outer(ALL_TIMES, ALL_TIMES)

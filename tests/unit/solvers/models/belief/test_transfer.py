@@ -142,6 +142,31 @@ def test_other_models_measured_here_tell_about_this_host() -> None:
     assert np.all(np.linalg.eigvalsh(beside.covariance) > 0)
 
 
+def test_what_the_library_knows_elsewhere_is_moved_as_others_differ_here() -> None:
+    """An H200's graphs at half precision took a third of what the library's networks on a V100 foretold."""
+    alone = SCALING.prior("mobilenet_v3_large", "h200", {})
+    told = SCALING.prior("vgg19", "h200", {})
+    assert alone is not None
+    assert told is not None
+    assert "on v100" in alone.source
+
+    def beside(gpu_type: str) -> ShapePrior:
+        mean = told.mean - np.log(3.0) * forms.ALL_TIMES
+        faster = ShapePrior(mean=mean, covariance=HERE.covariance, origin=Origin.MEASURED, source="here")
+        found = SCALING.prior("mobilenet_v3_large", "h200", {("vgg19", gpu_type): faster})
+        assert found is not None
+        return found
+
+    here = beside("h200")
+    part = 1 / 1.7
+    assert latency(here, 8) == pytest.approx(latency(alone, 8) / 3.0**part, rel=1e-6)
+    # How each differs by itself is not known any better.
+    assert np.array_equal(here.covariance, alone.covariance)
+    assert here.source.endswith("beside 1 measured here")
+    # What was measured on another GPU type says nothing of this host.
+    assert latency(beside("h100"), 8) == latency(alone, 8)
+
+
 def test_where_nothing_is_known_nothing_is_guessed() -> None:
     assert SCALING.prior("nobody-knows-this", "v100", {}) is None
     assert SCALING.prior("swin_t", "no-such-gpu", {}) is None
