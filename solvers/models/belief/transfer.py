@@ -85,6 +85,16 @@ _WIDER_BY_SIZE = 1.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """An entry of the library on a GPU type that is described."""
+
+    gpu_type: GpuType
+    entry: LibraryEntry
+    key: str
+    network: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
     """A fitted network of known size; all examples' parameters are as on one GPU type."""
 
@@ -143,29 +153,24 @@ def size_features(variant: ModelVariant) -> Floats:
     return np.array([1.0, np.log(operations), np.log(variant.parameters_million), np.log(layers / _LAYERS_USUAL)])
 
 
-def learned_likeness(
-    entries: Iterable[LibraryEntry], models: Mapping[str, ModelVariant], gpu_types: Mapping[str, GpuType]
-) -> Likeness | None:
-    """Learn from library entries (GPU types by their key); None where they are too few to tell anything."""
-    listed = [
-        (entry, models[network], gpu_types[gpu_key(entry.gpu_type)])
-        for entry in entries
-        if gpu_key(entry.gpu_type) in gpu_types and (network := spelled(entry.model, models)) is not None
-    ]
+def learned_likeness(entries: Iterable[Placed], models: Mapping[str, ModelVariant]) -> Likeness | None:
+    """Learn from library entries; None where they are too few to tell anything."""
+    listed = [(item, models[item.network]) for item in entries if item.network is not None]
     if len(listed) < EXAMPLES_MIN:
         return None
-    common = gpu_types[Counter(gpu_key(gpu_type.name) for _, _, gpu_type in listed).most_common(1)[0][0]]
-    per_source = Counter(entry.source for entry, _, _ in listed)
+    types = {item.gpu_type.name: item.gpu_type for item, _ in listed}
+    common = types[Counter(item.gpu_type.name for item, _ in listed).most_common(1)[0][0]]
+    per_source = Counter(item.entry.source for item, _ in listed)
     examples = tuple(
         Example(
             family=variant.family,
             network=variant.name,
             features=size_features(variant),
-            parameters=np.array(entry.parameters) + shift(gpu_type, common),
-            weight=per_source[entry.source] ** -0.5,
-            source=entry.source,
+            parameters=np.array(item.entry.parameters) + shift(item.gpu_type, common),
+            weight=per_source[item.entry.source] ** -0.5,
+            source=item.entry.source,
         )
-        for entry, variant, gpu_type in listed
+        for item, variant in listed
     )
     return Likeness(common=common, law=learned_law(examples))
 
@@ -270,6 +275,7 @@ class Scaling:
 
     facts: Facts
     gpu_types: Mapping[str, GpuType]
+    entries: tuple[Placed, ...]
     likeness: Likeness | None
 
     @staticmethod
@@ -277,7 +283,13 @@ class Scaling:
         """Learn from the library how parameters follow the size of a network."""
         gpu_types = {gpu_key(name): gpu_type for name, gpu_type in sorted(facts.gpu_types.items())}
         entries = facts.library.entries if facts.library is not None else ()
-        return Scaling(facts=facts, gpu_types=gpu_types, likeness=learned_likeness(entries, facts.models, gpu_types))
+        placed = tuple(
+            Placed(gpu_type=gpu_types[key], entry=it, key=name_key(it.model), network=spelled(it.model, facts.models))
+            for it in entries
+            if (key := gpu_key(it.gpu_type)) in gpu_types
+        )
+        likeness = learned_likeness(placed, facts.models)
+        return Scaling(facts=facts, gpu_types=gpu_types, entries=placed, likeness=likeness)
 
     def prior(self, model: str, gpu_type: str, known: Known) -> ShapePrior | None:
         """The nearest rung's belief; None where nothing is known of the model or of the GPU type."""
@@ -306,31 +318,25 @@ class Scaling:
         ]
 
     def _same_network(self, model: str, to: GpuType) -> ShapePrior | None:
-        entries = self.facts.library.entries if self.facts.library is not None else ()
-        network = spelled(model, self.facts.models)
-        placed = [
-            (self.gpu_types[key], entry) for entry in entries if (key := gpu_key(entry.gpu_type)) in self.gpu_types
-        ]
-        chosen = [item for item in placed if name_key(item[1].model) == name_key(model)] or [
-            item for item in placed if network is not None and spelled(item[1].model, self.facts.models) == network
-        ]
+        own = name_key(model)
+        chosen = [item for item in self.entries if item.key == own]
+        if not chosen and (network := spelled(model, self.facts.models)) is not None:
+            chosen = [item for item in self.entries if item.network == network]
         if not chosen:
             return None
-        words = ", ".join(sorted(f"{entry.model} on {of.name}" for of, entry in chosen))
-        return _mixed([_moved(entry_prior(entry), of, to) for of, entry in chosen], f"scaled from the library: {words}")
+        words = ", ".join(sorted(f"{item.entry.model} on {item.gpu_type.name}" for item in chosen))
+        moved = [_moved(entry_prior(item.entry), item.gpu_type, to) for item in chosen]
+        return _mixed(moved, f"scaled from the library: {words}")
 
     def _as_others(self, prior: ShapePrior, to: GpuType, known: Known) -> ShapePrior:
-        """What the library says of a network elsewhere, moved as others measured on this GPU type differ from theirs."""
+        """What the library says elsewhere, moved as others that were measured on this GPU type differ from theirs."""
         steps = [
             _typical(measured.mean) - _typical(told.mean)
             for name, of, measured in self._placed(known)
             if of.name == to.name and (told := self._same_network(name, to)) is not None
         ]
-        if not steps:
-            return prior
-        source = _words(f"{prior.source}; beside {len(steps)} measured here")
         # How each differs by itself is as wide as before.
-        return replace(prior, mean=prior.mean + _part(steps) * float(np.median(steps)) * ALL_TIMES, source=source)
+        return _with_step(prior, steps, surer=False)
 
     def _like(self, model: str, to: GpuType, known: Known) -> ShapePrior | None:
         variant = self._variant(model)
@@ -342,7 +348,7 @@ class Scaling:
             for name, of, measured in self._placed(known)
             if (like := self._variant(name)) is not None
         ]
-        return _with_step(prior, steps) if steps else prior
+        return _with_step(prior, steps, surer=True)
 
     def _variant(self, model: str) -> ModelVariant | None:
         name = spelled(model, self.facts.models)
@@ -379,16 +385,13 @@ def _typical(parameters: Floats) -> float:
     return float(np.mean(forms.log_latency(parameters, _TYPICAL_BATCHES, 1.0)))
 
 
-def _part(steps: Sequence[float]) -> float:
-    """How much of what others differ by is believed of one more."""
-    return len(steps) / (len(steps) + _OTHERS_USUAL)
-
-
-def _with_step(prior: ShapePrior, steps: Sequence[float]) -> ShapePrior:
-    """What other models here take longer than their size says, this one takes longer, too; that is then known."""
-    part = _part(steps)
-    removable = 0.9 / float(ALL_TIMES @ np.linalg.solve(prior.covariance, ALL_TIMES))
+def _with_step(prior: ShapePrior, steps: Sequence[float], *, surer: bool) -> ShapePrior:
+    """What others here take longer than is told of them, this one takes longer, too; `surer`: that is then known."""
+    if not steps:
+        return prior
+    part = len(steps) / (len(steps) + _OTHERS_USUAL)
     mean = prior.mean + part * float(np.median(steps)) * ALL_TIMES
+    removable = 0.9 / float(ALL_TIMES @ np.linalg.solve(prior.covariance, ALL_TIMES)) if surer else 0.0
     covariance = prior.covariance - part * min(_SOFTWARE_COMMON**2, removable) * np.outer(ALL_TIMES, ALL_TIMES)
     return replace(
         prior, mean=mean, covariance=covariance, source=_words(f"{prior.source}; beside {len(steps)} measured here")
