@@ -18,6 +18,7 @@ class ReasonCode(StrEnum):
 
     CHEAPEST_FEASIBLE = "cheapest_feasible"
     KEPT_STANDING = "kept_standing"
+    KEPT_AT_RISK = "kept_at_risk"
     PINNED_BY_MODE = "pinned_by_mode"
     REJECTED_ALTERNATIVE = "rejected_alternative"
     NO_PROFILE = "no_profile"

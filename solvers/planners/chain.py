@@ -51,5 +51,5 @@ def _unplaced(shortage: Shortage) -> Unplaced:
         kind=shortage.need.kind,
         workload=shortage.need.workload,
         rate_rps_short=shortage.rate_rps_short,
-        reasons=(Reason(code=ReasonCode.KEPT_STANDING, subject=shortage.need.workload, facts=facts),),
+        reasons=(Reason(code=ReasonCode.KEPT_AT_RISK, subject=shortage.need.workload, facts=facts),),
     )

@@ -291,7 +291,7 @@ def unplaced_of(need: Need, lack: Lack, blockers: Iterable[Reason]) -> Unplaced:
         reasons.insert(0, Reason(code=ReasonCode.WAITS_IN_LINE, subject=need.workload))
     for code, name, number in (
         (ReasonCode.REPLICAS_MIN, "replicas_missing", lack.replicas),
-        (ReasonCode.KEPT_STANDING, "replicas_at_risk", lack.replicas_at_risk),
+        (ReasonCode.KEPT_AT_RISK, "replicas_at_risk", lack.replicas_at_risk),
         (ReasonCode.ANTI_AFFINITY, "failure_domains_min", lack.failure_domains_min),
     ):
         if number:
@@ -336,7 +336,7 @@ def write_answer(request: PlanRequest, spec: PlannerSpec, answer: SequentialAnsw
                 replicas.append(_serving(settled, placed, placed.option, basis, alternatives))
             elif placed.standing is not None:
                 # It cannot be shown to keep its promise, but its workload would be worse off without it.
-                kept = pinned_as(placed.standing, ReasonCode.KEPT_STANDING)
+                kept = pinned_as(placed.standing, ReasonCode.KEPT_AT_RISK)
                 staying.append(replace(kept, reasons=(*kept.reasons, *alternatives)))
     unplaced = ((item.need, _lack(item), item.blockers or deviceless(snapshot)) for item in decided)
     seats = ((item.fleet, placed.seat.device) for item in decided for placed in item.placed)

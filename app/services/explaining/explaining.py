@@ -232,6 +232,7 @@ _FOR = frozenset(
     {
         ReasonCode.CHEAPEST_FEASIBLE,
         ReasonCode.KEPT_STANDING,
+        ReasonCode.KEPT_AT_RISK,
         ReasonCode.PINNED_BY_MODE,
         ReasonCode.FILLS_SPARE_SHARE,
         ReasonCode.REPLICAS_MIN,
@@ -305,7 +306,7 @@ def gaps(unplaced: Iterable[Unplaced], workload: str | None, pools: Pools | None
 
 
 _ROOM = (ReasonCode.NO_SHARE_LEFT, ReasonCode.POWER_CAP, ReasonCode.CLIENTS_MAX, ReasonCode.NEIGHBOURS_PRESSURE)
-_LAST = (ReasonCode.REPLICAS_MIN, ReasonCode.KEPT_STANDING, ReasonCode.NO_DEVICE_OF_TYPE, ReasonCode.TYPE_NOT_ALLOWED)
+_LAST = (ReasonCode.REPLICAS_MIN, ReasonCode.KEPT_AT_RISK, ReasonCode.NO_DEVICE_OF_TYPE, ReasonCode.TYPE_NOT_ALLOWED)
 
 
 def _nearness(reason: Reason) -> int:

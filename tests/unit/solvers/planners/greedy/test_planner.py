@@ -318,6 +318,13 @@ class TestStanding:
         assert {item.reasons[0].code for item in plan.assignments} == {ReasonCode.KEPT_STANDING}
         assert plan.objective.churn == 0
 
+    def test_what_can_no_longer_keep_its_promise_stays_and_is_not_said_to_keep_it(self) -> None:
+        picture = standing(builders.lab([builders.service()]), services=(builders.service(slo=builders.slo(1.0)),))
+        plan = planned(picture)
+        assert {item.reasons[0].code for item in plan.assignments} == {ReasonCode.KEPT_AT_RISK}
+        told = short(plan, "vision").reasons
+        assert [item.code for item in told if item.subject == "demo/vision"] == [ReasonCode.KEPT_AT_RISK]
+
     def test_more_demand_adds_beside_what_stands(self) -> None:
         few = builders.snapshot(t4s(4), [builders.service()], demands=(builders.demand("demo/vision", 400.0),))
         picture = standing(few, demands=(builders.demand("demo/vision", 550.0),))
