@@ -6,7 +6,7 @@ but the domain's values: a script needs the base install only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
@@ -258,6 +258,16 @@ KINDS: tuple[Kind, ...] = (
 def workloads() -> tuple[Kind, ...]:
     """Kinds whose documents belong to projects, and are planned."""
     return tuple(kind for kind in KINDS if kind.in_project)
+
+
+def namesake(kind: Kind, holders: Iterable[Kind]) -> str | None:
+    """What speaks against a workload whose name these kinds have in its project: plans, replicas and progress go by it,
+    whatever the kind.
+    """
+    other = next((item for item in holders if item is not kind), None)
+    if other is None:
+        return None
+    return f"a {other.words} has this name already: services, jobs and tasks of a project share their names"
 
 
 def named(word: str) -> Kind:

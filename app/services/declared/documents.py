@@ -125,6 +125,7 @@ def check_references(
         case Device() | Node():
             faults.contradicted(fleet_faults(estates, value))
         case Service() | TrainingJob() | OfflineTask():
+            faults.contradicted(_namesakes(session, kind, value))
             faults.contradicted(workload_faults(estates, value))
             for field, detail in _beyond(estates, value):
                 faults.add(f"/{field}", detail, BEYOND)
@@ -136,6 +137,13 @@ def check_references(
             _check_names(faults, value)
             faults.contradicted(policy_faults(session, value))
     faults.settle()
+
+
+def _namesakes(session: Session, kind: Kind, work: Work) -> Iterator[Contradiction]:
+    key = (work.project, work.name)
+    taken = kinds.namesake(kind, (other for other in kinds.workloads() if documents.find(session, other, key)))
+    if taken is not None:
+        yield "/name", taken
 
 
 def check_names(session: Session, kind: Kind, said: Mapping[str, object], refused: Container[tuple[Kind, Key]]) -> None:

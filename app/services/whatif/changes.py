@@ -392,6 +392,12 @@ class _Picture(Faults):
             for index, item in enumerate(getattr(changes, table)):
                 for error in (*overlong(item), *unlike_older(item)):
                     self.add(f"/{table}/{index}/{error.field}", error.message)
+        held = {kind: {item.id for item in getattr(after, kind.table)} for kind in kinds.workloads()}
+        for kind in held:
+            for index, item in enumerate(getattr(changes, kind.table)):
+                taken = kinds.namesake(kind, (other for other, ids in held.items() if item.id in ids))
+                if taken is not None:
+                    self.add(f"/{kind.table}/{index}/name", taken, "contradiction")
         models, types = ([getattr(item, name) for item in changes.profiles] for name in ("model", "gpu_type"))
         self._all_known("model", models, names[kinds.MODEL], "/profiles/{}/model")
         self._all_known("GPU type", types, names[kinds.GPU_TYPE], "/profiles/{}/gpu_type")

@@ -89,6 +89,22 @@ def test_delete_then_it_is_gone(world: World) -> None:
     _problem(world.call("DELETE", VISION), 404, "not-found")
 
 
+def test_workloads_of_a_project_share_their_names(world: World) -> None:
+    assert world.call("PUT", VISION, plain=spec(builders.service())).status_code == 201
+    said = "a service has this name already: services, jobs and tasks of a project share their names"
+    job, task = spec(builders.job("vision")), spec(builders.task("vision"))
+    for answer in (
+        world.call("PUT", f"/v1/jobs/{OWN}/vision", plain=job),
+        world.call("PUT", f"/v1/tasks/{OWN}/vision", plain=task),
+        world.call("POST", "/v1/tasks", plain=task),
+    ):
+        found = _problem(answer, 422, "field-invalid", "/name")
+        assert [(error["code"], error["detail"]) for error in found["errors"]] == [("contradiction", said)]
+    assert world.call("DELETE", VISION).status_code == 204
+    assert world.call("PUT", f"/v1/jobs/{OWN}/vision", plain=job).status_code == 201
+    _problem(world.call("PUT", VISION, plain=spec(builders.service())), 422, "field-invalid", "/name")
+
+
 @pytest.mark.parametrize(
     ("change", "pointer"),
     [

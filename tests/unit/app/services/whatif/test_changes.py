@@ -50,6 +50,13 @@ def test_a_service_is_added_changed_or_removed_with_its_demand() -> None:
     assert kept.services_by_id()[other.id].priority == 7
 
 
+def test_what_is_new_has_a_name_that_no_other_kind_has() -> None:
+    said = "a service has this name already: services, jobs and tasks of a project share their names"
+    new = [to_plain(builders.job("train")), to_plain(builders.job("speech"))]
+    assert faults_of(changed(jobs=new)) == {"/jobs/1/name": said}
+    apply_changes(PICTURE, changed(jobs=new, remove=["demo/speech"]))
+
+
 def test_rates_are_scaled_in_demand_and_declaration_but_not_where_they_are_said() -> None:
     new = to_plain(builders.service("extra", rate_rps_declared=30.0))
     after = apply_changes(
