@@ -1,11 +1,16 @@
 """Agents' messages are checked for shape and range in one pass."""
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from agents.loop.unsent import UnsentReport
 from agents.wire import DeviceReport, EdgeReport, Join, NodeReceipt, RateSample, ReplicaReport, Report, encode
+from app.api import messages
+from app.api.body import sparse
 from app.api.messages import MESSAGES, REPORT, decode_edge_reports, decode_reports
 from app.errors import FieldsError, MalformedError
 
@@ -99,6 +104,58 @@ def test_unknown_fields_are_refused_at_every_depth() -> None:
     with pytest.raises(FieldsError) as caught:
         decode_reports(json.dumps([plain]).encode())
     assert caught.value.faults[0].pointer == "/0/devices/0/fan_rpm"
+
+
+def _long_list() -> list[dict[str, Any]]:
+    return [{**_plain(), "sequence": number} for number in range(400)]
+
+
+@pytest.fixture
+def read_whole(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Bodies that were read as one, for their length."""
+    read: list[bytes] = []
+
+    def kept(body: bytes) -> Any:
+        read.append(body)
+        return sparse(body)
+
+    monkeypatch.setattr(messages, "sparse", kept)
+    return read
+
+
+def test_long_lists_as_agents_write_them_are_read_report_by_report(read_whole: list[bytes]) -> None:
+    reports = [replace(_report(), sequence=number) for number in range(400)]
+    texts = [UnsentReport.of(each).text for each in reports]
+    assert decode_reports(b"[" + b",".join(texts) + b"]") == tuple(reports)
+    assert not read_whole
+    # Whoever writes otherwise is read, too.
+    assert decode_reports(json.dumps(_long_list(), indent=1).encode()) == tuple(reports)
+    assert len(read_whole) == 1
+
+
+def test_a_long_list_is_not_cut_within_a_text(read_whole: list[bytes]) -> None:
+    plain = _long_list()
+    plain[7]["boot_id"] = '},{"node":'
+    with pytest.raises(FieldsError) as caught:
+        decode_reports(json.dumps(plain, separators=(",", ":")).encode())
+    assert caught.value.faults[0].pointer == "/7/boot_id"
+    assert len(read_whole) == 1
+
+
+@pytest.mark.parametrize(
+    "harm", [lambda text: text[:-1], lambda text: text[:-2] + b"]", lambda text: text + b"]", lambda text: b"[" + text]
+)
+def test_a_long_list_that_does_not_end_as_it_began_is_refused(harm: Callable[[bytes], bytes]) -> None:
+    with pytest.raises((FieldsError, MalformedError)):
+        decode_reports(harm(json.dumps(_long_list(), separators=(",", ":")).encode()))
+
+
+def test_what_is_wrong_in_a_long_list_is_told_by_its_place() -> None:
+    plain = _long_list()
+    plain[300]["interval_s"] = -1.0
+    with pytest.raises(FieldsError) as caught:
+        decode_reports(json.dumps(plain, separators=(",", ":")).encode())
+    assert [item.pointer for item in caught.value.faults] == ["/300/interval_s"]
 
 
 def test_nul_characters_are_refused() -> None:
