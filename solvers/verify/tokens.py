@@ -141,9 +141,11 @@ class TokenLimits:
 
 
 def memory_mib(profile: TokenProfile, lengths: TokenLengths, sequences: int) -> float:
-    """Weights, reserve, and the cache of so many sequences at full length."""
-    full = math.ceil(lengths.input_tokens_mean) + math.ceil(lengths.output_tokens_mean)
-    return profile.memory_mib_weights + RESERVE_MIB + profile.kv_cache_mib_per_token * full * sequences
+    """Weights, reserve, and the cache of so many sequences at full length, or of the longest prompt and its answer."""
+    answer = math.ceil(lengths.output_tokens_mean)
+    together = sequences * (math.ceil(lengths.input_tokens_mean) + answer)
+    longest = answer + math.ceil(lengths.input_tokens_p99 or lengths.input_tokens_mean)
+    return profile.memory_mib_weights + RESERVE_MIB + profile.kv_cache_mib_per_token * max(together, longest)
 
 
 def _prompts(lengths: TokenLengths) -> tuple[tuple[int, float], ...]:

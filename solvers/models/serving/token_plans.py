@@ -151,9 +151,12 @@ def mix_of(lengths: TokenLengths) -> TokenMix:
 
 
 def memory_mib(profile: TokenProfile, lengths: TokenLengths, sequences: int) -> int:
-    """The limit to set: the sequences' caches, each at full length, beside weights and reserve."""
-    full = math.ceil(lengths.input_tokens_mean) + math.ceil(lengths.output_tokens_mean)
-    needed = profile.memory_mib_weights + RESERVE_MIB + sequences * full * profile.kv_cache_mib_per_token
+    """The limit to set: the sequences' caches, each at full length, and not less than the longest prompt that is
+    declared takes with its answer, beside weights and reserve.
+    """
+    mean, answer = math.ceil(lengths.input_tokens_mean), math.ceil(lengths.output_tokens_mean)
+    cached = max(sequences * (mean + answer), math.ceil(lengths.input_tokens_p99 or 0.0) + answer)
+    needed = profile.memory_mib_weights + RESERVE_MIB + cached * profile.kv_cache_mib_per_token
     return math.ceil(needed / MEMORY_STEP_MIB) * MEMORY_STEP_MIB
 
 

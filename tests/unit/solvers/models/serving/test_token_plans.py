@@ -40,13 +40,18 @@ def test_more_sequences_are_never_worse_and_take_more_memory() -> None:
     assert [item.sequences for item in found] == list(SEQUENCES)
     rates, memory = [item.rate_rps for item in found], [item.memory_mib for item in found]
     assert rates == sorted(rates)
-    assert memory == sorted(set(memory))
+    assert memory == sorted(memory)
     assert rates[-1] > 3 * rates[5]
 
 
 def test_memory_is_weights_reserve_and_full_caches() -> None:
     # 13400 + 1024 + 8 x 550 x 0.5 = 16624, in steps of 64.
     assert memory_mib(A100, chats.LENGTHS, 8) == 16640
+
+
+def test_memory_holds_the_longest_prompt_that_is_declared() -> None:
+    # 13400 + 1024 + (1600 + 150) x 0.5 = 15299, though three of 550 take less.
+    assert memory_mib(A100, chats.LENGTHS, 3) == 15360
 
 
 def test_what_no_rate_keeps_is_given_none() -> None:
