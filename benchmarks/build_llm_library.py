@@ -46,6 +46,8 @@ AIC_MODELS = {
     "meta-llama/Llama-3.1-70B": "llama-3.1-70b",
     "Qwen/Qwen3-32B": "qwen3-32b",
 }
+AIC_BITS = {"fp8": 8, "fp8_block": 8, "nvfp4": 4}
+"""Of a weight, where a row names its format."""
 AIC_GPUS = {"h100_sxm": "h100", "h200_sxm": "h200", "b200_sxm": "b200"}
 
 
@@ -133,7 +135,8 @@ def aiconfigurator(data: Path) -> Iterator[LlmEntry]:
         runtime = max(sorted(runtimes), key=lambda name: len(runtimes[name]))
         cells = sorted(runtimes[runtime])
         if len(cells) >= SERVED_MIN:
-            yield _entry(key, runtime, _judged_served(cells), _AICONFIGURATOR)
+            entry = _entry(key, runtime, _judged_served(cells), _AICONFIGURATOR)
+            yield replace(entry, weight_bits=AIC_BITS.get(runtime.rpartition(" ")[2], entry.weight_bits))
 
 
 def _served(cells: list[tuple[float, ...]]) -> ServedSamples:
@@ -185,7 +188,8 @@ def efficiency(entries: list[LlmEntry]) -> Efficiency:
     gpu_types = {gpu_type.name: gpu_type for gpu_type in load_gpu_types()}
     reached: list[tuple[float, float, float]] = []
     for entry in entries:
-        model, rates = models[entry.model], Rates.of(gpu_types[entry.gpu_type], entry.gpus)
+        model = models[entry.model]
+        rates = Rates.of(gpu_types[entry.gpu_type], entry.gpus, entry.narrower(model))
         ideal_ms = model.memory_mib_weights * 2**20 / 1e9 / rates.gb_per_s * 1000.0
         prompt_ms = 2.0 * model.parameters_million * 1e6 / (rates.tflops * 1e12) * 1000.0
         fixed = entry.costs.decode_fixed_ms

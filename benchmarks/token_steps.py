@@ -79,7 +79,9 @@ def rungs() -> None:
                 if other is not entry and not (same_model_too and other.model == entry.model)
             )
             card, others = gpu_types[entry.gpu_type], replace(library, entries=rest)
-            told = believed_costs(models[entry.model], card, entry.gpus, others, gpu_types).costs
+            model = models[entry.model]
+            asked = replace(model, memory_mib_weights=model.memory_mib_weights / entry.narrower(model))
+            told = believed_costs(asked, card, entry.gpus, others, gpu_types).costs
             off["decode"] += [
                 math.log(told.decode_ms(n, 1000 * n) / entry.costs.decode_ms(n, 1000 * n)) for n in (1, 8, 32)
             ]

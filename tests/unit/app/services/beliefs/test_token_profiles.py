@@ -51,11 +51,18 @@ def test_every_type_of_the_fleet_is_told_with_where_it_is_from() -> None:
 
 
 def test_what_the_library_measured_is_told_as_such() -> None:
+    """In eight bits; as it is published the network has sixteen."""
     large = CATALOGUE[ModelName("llama-3.1-70b")]
-    picture = with_token_profiles(fleet("h200", services=(chats.service(model=large.name),), models=(large,)))
-    (profile,) = picture.token_profiles
-    assert profile.origin is ProfileOrigin.PUBLIC
-    assert profile.source.startswith("library: ")
+    services = (chats.service(model=large.name),)
+    half = replace(large, memory_mib_weights=large.memory_mib_weights / 2)
+    told, scaled = (
+        with_token_profiles(fleet("h200", services=services, models=(model,))).token_profiles[0]
+        for model in (half, large)
+    )
+    assert told.origin is ProfileOrigin.PUBLIC
+    assert told.source.startswith("library: ")
+    assert scaled.origin is ProfileOrigin.SCALED
+    assert scaled.source == "scaled: llama-3.1-70b with weights of 8 bits on 1 x h200"
 
 
 def test_caution_makes_everything_slower() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from app.library import load_gpu_types, load_llm_library, load_models
@@ -74,6 +76,19 @@ def test_more_gpus_are_faster_but_not_by_their_number() -> None:
     assert one.decode_fixed_ms / 2 < two.decode_fixed_ms < one.decode_fixed_ms
 
 
+def test_weights_of_another_format_scale_what_reads_and_multiplies_them() -> None:
+    """An entry of eight bits says of sixteen what half the GPU's rates would; of eight it stands as it is."""
+    eight = replace(ENTRY, weight_bits=8)
+    library = replace(LIBRARY, entries=(eight,))
+    wide = believed_costs(model(), GPU_TYPES["a100"], 1, library, GPU_TYPES)
+    assert wide.origin is Origin.SCALED
+    assert "8 bits" in wide.source
+    assert wide.costs.decode_fixed_ms == pytest.approx(2 * 14.0)
+    assert wide.costs.prefill_per_token_ms == pytest.approx(2 * 0.09)
+    narrow = replace(model(), memory_mib_weights=model().memory_mib_weights / 2)
+    assert believed_costs(narrow, GPU_TYPES["a100"], 1, library, GPU_TYPES).costs == ENTRY.costs
+
+
 def test_an_unknown_model_is_believed_by_its_size() -> None:
     card = GPU_TYPES["a100"]
     small, large = (believed_costs(model("other", size), card, 1, LIBRARY, GPU_TYPES).costs for size in (1_000, 10_000))
@@ -82,6 +97,16 @@ def test_an_unknown_model_is_believed_by_its_size() -> None:
     assert large.decode_fixed_ms == pytest.approx(20 / (0.5 * card.memory_bandwidth_gb_per_s) * 1000)
     assert large.prefill_per_token_ms == pytest.approx(2 * 10e9 / (0.5 * card.fp16_tflops * 1e12) * 1000)
     assert roofline(model("other", 10_000), Rates.of(card, 1), EFFICIENCY) == large
+
+
+@pytest.mark.parametrize("gpu_type", ["h100", "h200", "b200", "a100"])
+def test_no_shipped_model_reads_its_weights_faster_than_the_memory_can(gpu_type: str) -> None:
+    shipped, card = load_llm_library(), GPU_TYPES[gpu_type]
+    for variant in load_models():
+        if variant.kv_cache_mib_per_token is not None:
+            told = believed_costs(variant, card, 1, shipped, GPU_TYPES).costs
+            least_ms = variant.memory_mib_weights * 2**20 / 1e9 / card.memory_bandwidth_gb_per_s * 1000.0
+            assert told.decode_fixed_ms > least_ms, variant.name
 
 
 def test_shipped_entries_are_known_models_on_known_gpus_with_source_and_error() -> None:
