@@ -138,8 +138,10 @@ WITH span AS (
     SELECT moment AS at, INTERVAL '1 hour' AS lasts, entry.*
     FROM span, generate_series(date_trunc('hour', start), fine - INTERVAL '1 hour', '1 hour') AS moment,
         unnest(CAST(:uuids AS text[])) AS uuid, LATERAL (
-            SELECT device_uuid, kind, subject, workload, share_pct_sm_seconds, seconds FROM ledger_hours
-            WHERE hour = moment AND device_uuid = uuid AND subject <> '') AS entry
+            SELECT device_uuid, kind, subject, workload, sum(share_pct_sm_seconds) AS share_pct_sm_seconds,
+                sum(seconds) AS seconds
+            FROM ledger_hours WHERE hour = moment AND device_uuid = uuid AND subject <> ''
+            GROUP BY device_uuid, kind, subject, workload) AS entry
     UNION ALL
     SELECT moment, INTERVAL '1 minute', entry.*
     FROM span, generate_series(date_trunc('minute', fine), until, '1 minute') AS moment,

@@ -65,6 +65,7 @@ class Holding:
     memory_mib_limit: int = 2048
     held_s: float | None = None
     kind: str = "service"
+    model: str = "resnet50"
     energy_j: float = 0.0
     arrived: float = 0.0
     completed: float = 0.0
@@ -226,7 +227,7 @@ def _replica(holding: Holding, interval_s: float) -> ReplicaReport:
     workload = holding.replica.split("#", maxsplit=1)[0]
     return ReplicaReport(
         replica=holding.replica, kind=holding.kind, workload=workload,
-        project=workload.split("/", maxsplit=1)[0], model="resnet50", uuid=holding.uuid, state="ready",
+        project=workload.split("/", maxsplit=1)[0], model=holding.model, uuid=holding.uuid, state="ready",
         share_pct_sm=holding.share_pct_sm, sm_count=40, memory_mib_limit=holding.memory_mib_limit,
         memory_mib_used=holding.memory_mib_used, batch=8,
         held_s=interval_s if holding.held_s is None else holding.held_s, arrived=holding.arrived,

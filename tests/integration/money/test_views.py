@@ -13,16 +13,20 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import Row, text
+from sqlalchemy import Row, text, update
 from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.orm import Session
 
 from app import kinds
 from app.store import migrate, outcomes
 from app.store.engine import Database
-from app.store.ledger import account
-from solvers.domain.device import PriceKind, PriceRow
-from tests.integration.money.telemetry import Fleet, Holding, hours_at_once, migrated
+from app.store.ledger import Accounting, CostBy, CostQuery, account, cost_report, held_spans
+from app.store.tables import TABLES
+from solvers.domain.codec import to_plain
+from solvers.domain.device import Node, PriceKind, PriceRow
+from solvers.domain.ids import NodeId
+from tests.integration.money.books import price, report_minutes
+from tests.integration.money.telemetry import T0, Fleet, Holding, after, hours_at_once, make_gpu_type, migrated
 from tests.integration.postgres import Server
 from tests.integration.store.samples import put, put_project, task
 
@@ -226,6 +230,43 @@ def test_focus_rows_have_the_columns_of_the_specification(spent: Session) -> Non
         assert (row["SubAccountId"] is None) == (row["x_LedgerKind"] in ("idle", "unobserved"))
         assert row["Tags"]["kind"] == row["x_LedgerKind"]
         assert row["BilledCost"] == pytest.approx(row["PricingQuantity"] * row["ListUnitPrice"], abs=Decimal("1e-6"))
+
+
+def test_an_hour_tells_before_from_after(session: Session, fleet: Fleet) -> None:
+    """A minute on demand; one as spot, with another network; and one at another price of that. Open or closed, the hour
+    says what its minutes say.
+    """
+    fleet.gpu_type("t4", 16384, price(3.6))
+    fleet.node("n1")
+    fleet.device("g1", billed=(T0, after(180)))
+    paid = ((PriceKind.ON_DEMAND, 3.6), (PriceKind.SPOT, 1.2), (PriceKind.SPOT, 2.4))
+    for minute, (kind, usd_per_h) in enumerate(paid):
+        node = to_plain(Node(id=NodeId("n1"), price_kind=kind))
+        gpu_type = to_plain(make_gpu_type("t4", 16384, [price(usd_per_h, kind)]))
+        session.execute(update(TABLES[kinds.NODE]).values(spec=node))
+        session.execute(update(TABLES[kinds.GPU_TYPE]).values(spec=gpu_type))
+        model = "resnet50" if kind is PriceKind.ON_DEMAND else "vgg16"
+        report_minutes(fleet, 1, [Holding(replica="p/a#0", uuid="g1", model=model)], start=after(60 * minute))
+        account(session, after(60 * minute + 80))
+    for _ in range(2):
+        said = "price_kind, price_usd_per_h, billed_s, usd, idle_usd_share"
+        assert _rows(session, f"SELECT {said} FROM idle_by_device_hour") == [
+            ("on_demand", Decimal("3.6"), 60, Decimal("0.06"), Decimal("0.03")),
+            ("spot", Decimal("1.8"), 120, Decimal("0.06"), Decimal("0.03")),
+        ]
+        query = CostQuery(by=CostBy.MODEL, accounting=Accounting.SHARE, start=T0, end=after(3600))
+        costs = {row.key: row.usd for row in cost_report(session, query).rows}
+        assert costs == {"(idle)": Decimal("0.06"), "resnet50": Decimal("0.03"), "vgg16": Decimal("0.03")}
+        unlike = 'round("ListUnitPrice" * "ConsumedQuantity", 9) <> "BilledCost"'
+        assert _rows(session, f"SELECT count(*), count(*) FILTER (WHERE {unlike}) FROM cost_focus") == [(4, 0)]
+        assert _rows(session, "SELECT gpu_type, observed_s FROM energy_by_device_hour") == [("t4", 180)]
+        (held,) = held_spans(session, ["g1"], T0, after(2 * 86_400))
+        assert (held.share_pct_sm, held.start) == (50, T0)
+        account(session, after(3600 + 1000), minutes_max=100)
+
+
+def _rows(session: Session, statement: str) -> list[tuple[Any, ...]]:
+    return [tuple(row) for row in session.execute(text(f"{statement} ORDER BY 1"))]
 
 
 def test_hours_do_not_move_with_the_readers_time_zone(spent: Session) -> None:
