@@ -40,17 +40,23 @@ GPUS_MAX, RATE_MAX = 512, 100
 _FIELDS = {"gpus": "gpus", "type": "gpu_type", "rate": "rate_factor", "lose": "nodes_lost"}
 """Of an option, and what of a question is made of each."""
 _KEYS = {
-    CostBy.SERVICE: "workload",
-    CostBy.PROJECT: "project",
-    CostBy.MODEL: "coalesce(nullif(model, ''), '(none)')",
-    CostBy.LABEL: "coalesce(own.value, shared.value, '(none)')",
-    CostBy.DEVICE: "device_uuid",
-    CostBy.NODE: "node_id",
-    CostBy.GPU_TYPE: "gpu_type",
-    CostBy.HOUR: "to_char(hour AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI\"Z\"')",
-    CostBy.DAY: "to_char(hour AT TIME ZONE 'UTC', 'YYYY-MM-DD')",
-    CostBy.MONTH: "to_char(hour AT TIME ZONE 'UTC', 'YYYY-MM')",
+    CostBy.SERVICE: '"x_Workload"',
+    CostBy.PROJECT: '"SubAccountId"',
+    CostBy.MODEL: "coalesce(\"Tags\" ->> 'model', '(none)')",
+    CostBy.DEVICE: '"ResourceId"',
+    CostBy.NODE: '"x_NodeId"',
+    CostBy.GPU_TYPE: '"SkuId"',
+    CostBy.HOUR: 'to_char("ChargePeriodStart" AT TIME ZONE \'UTC\', \'YYYY-MM-DD"T"HH24:MI"Z"\')',
+    CostBy.DAY: "to_char(\"ChargePeriodStart\" AT TIME ZONE 'UTC', 'YYYY-MM-DD')",
+    CostBy.MONTH: "to_char(\"ChargePeriodStart\" AT TIME ZONE 'UTC', 'YYYY-MM')",
 }
+_AMOUNTS = {
+    Accounting.SHARE: "BilledCost",
+    Accounting.MEMORY: "x_CostByMemory",
+    Accounting.WHOLE: "x_CostByWholeGpu",
+}
+_LEDGERS_OWN = ("project", "workload", "model", "kind")
+"""Tags that the ledger itself has, whatever a label of such a key says."""
 _WORKLOADS = (CostBy.SERVICE, CostBy.PROJECT, CostBy.MODEL, CostBy.LABEL)
 _TIMES = (CostBy.HOUR, CostBy.DAY, CostBy.MONTH)
 COLUMNS = (
@@ -120,27 +126,22 @@ def _month(visit: Visit, project: str | None) -> dict[str, Any]:
     return {"budgets": budgets, "month_spent": spent, "month_forecast": forecast, "month": f"{begun:%B}"}
 
 
-def as_sql(query: CostQuery) -> str:
-    """The same question for psql; what is in it comes from closed lists, or is a name."""
-    key = _KEYS[query.by]
+def as_sql(query: CostQuery) -> str | None:
+    """The same question for whoever may read the views; what is in it comes from closed lists, or is a name. None where
+    the view has no such label.
+    """
+    if query.label in _LEDGERS_OWN:
+        return None
+    key = _KEYS[query.by] if query.label is None else f"coalesce(\"Tags\" ->> '{query.label}', '(none)')"
     if query.by in _WORKLOADS:
-        key = f"CASE WHEN kind IN ('idle', 'unobserved') THEN '(' || kind || ')' ELSE {key} END"
-    joined, own = "", ""
-    if query.label is not None:
-        joined = (
-            f"\nLEFT JOIN workload_labels AS own ON own.subject = workload AND own.key = '{query.label}'"
-            "\n    AND own.kind = CASE ledger_hourly.kind WHEN 'replica' THEN 'service' ELSE ledger_hourly.kind END"
-            "\nLEFT JOIN workload_labels AS shared ON shared.kind = 'project' AND shared.subject = project"
-            f" AND shared.key = '{query.label}'"
-        )
-        key = key.replace("kind ", "ledger_hourly.kind ")
-    if query.project is not None:
-        own = f"\n  AND project = '{query.project}'"
+        key = f"CASE WHEN \"x_LedgerKind\" IN ('idle', 'unobserved') THEN '(' || \"x_LedgerKind\" || ')' ELSE {key} END"
+    own = "" if query.project is None else f"\n  AND \"SubAccountId\" = '{query.project}'"
     order = "1" if query.by in _TIMES else "2 DESC"
+    begin, end = (f"{moment:%Y-%m-%d %H:%M:%S}Z" for moment in (query.start, query.end))
     return (
-        f"SELECT {key} AS {query.by.value}, round(sum(usd_{query.accounting.value}), 6) AS usd\n"
-        f"FROM ledger_hourly{joined}\n"
-        f"WHERE hour >= '{query.start:%Y-%m-%d %H:%M:%S}Z' AND hour < '{query.end:%Y-%m-%d %H:%M:%S}Z'{own}\n"
+        f'SELECT {key} AS {query.by.value}, round(sum("{_AMOUNTS[query.accounting]}"), 6) AS usd\n'
+        f"FROM cost_focus\n"
+        f"WHERE \"ChargePeriodStart\" >= '{begin}' AND \"ChargePeriodStart\" < '{end}'{own}\n"
         f"GROUP BY 1 ORDER BY {order};"
     )
 
