@@ -224,7 +224,9 @@ class Http(HttpToolsProtocol):
         shown = secured.getpeercert(binary_form=True) if secured is not None else None
         self._presented = presented(shown) if shown else None
         if self._limits.admit(self._peer):
-            self._await_head()
+            self._phase = _Awaits.HEAD
+            self._limits.rest(self._peer, self)
+            self._watch()
         else:
             self.transport.abort()
 
@@ -363,8 +365,8 @@ class Http(HttpToolsProtocol):
         if not self._has_ended:
             # What the end of a message shares with the begin of the next counts for neither.
             self._bytes += count
-        if self._phase is _Awaits.REQUESTED and not self._is_busy():
-            self._await_head()
+        if self._phase is _Awaits.REQUESTED and not self._is_busy() and self.timeout_keep_alive_task is None:
+            self._await_next()
         if self._phase is _Awaits.HEAD and self._bytes > HEAD_BYTES_MAX:
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         elif self._bytes > self._message_bytes_max:
@@ -386,11 +388,11 @@ class Http(HttpToolsProtocol):
     def _is_busy(self) -> bool:
         return self._is_turning or self._is_answering()
 
-    def _await_head(self) -> None:
-        # Of a body whose answer was early, nothing counts for the head that comes.
-        self._phase, self._bytes = _Awaits.HEAD, 0
+    def _await_next(self) -> None:
+        """A body has ended whose answer was early: of it nothing counts for the head that comes, in as long as any."""
+        self._bytes = 0
         self._limits.rest(self._peer, self)
-        self._watch()
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def _watch(self) -> None:
         if self._phase is self._watched:

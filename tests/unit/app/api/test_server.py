@@ -233,6 +233,8 @@ def test_a_body_that_comes_after_its_answer_counts_for_no_head(make_house: MakeH
         connection.data_received(HEAD + b"Content-Length: 80000\r\n\r\n" + b"b" * 40_000)
         house.loop.run()
         connection.data_received(b"b" * 40_000)
+        # Nor has the next one to come any sooner.
+        assert house.loop.due() == [KEEP_ALIVE_S]
     assert transport.written.count(b"HTTP/1.1") == transport.written.count(b" 200 OK") == 2
     assert not transport.is_ended
 
