@@ -439,7 +439,9 @@ def _workloads(told: Document) -> list[Any]:
     more = len(differing) - len(lines)
     rest = f"{more} more differ, {same} are served as before" if more else f"{same} others are served as before"
     columns = ("workload", "", ">rps before", ">after", "replicas before", "after", ">$/h by share", ">rps short")
-    return [rows(columns, lines, empty=""), rest]
+    shown = {row["workload"] for row in differing[:CHANGES_SHOWN]}
+    why = [f"{item['id']}: {item['told']}" for item in told["after"]["short"] if item["id"] in shown]
+    return [rows(columns, lines, empty=""), rest, *why]
 
 
 def _weight(row: Document) -> tuple[float, float, str]:

@@ -15,6 +15,8 @@ from app.store.plans import PlanSummary
 from app.store.targets import Lease
 from solvers.cycle.owners import StandingOwners
 from solvers.domain.change import Target
+from solvers.domain.plan import Assignment
+from solvers.domain.value import value
 from solvers.domain.workload import WorkloadKind
 
 PART_LEAST = 0.001
@@ -56,9 +58,9 @@ class PlanningLine:
     answered: str
 
 
-@record
+@value
 class ShortLine:
-    """A workload for which the standing plan has no place, or too little of it."""
+    """A workload for which a plan has no place, or too little of it."""
 
     id: str
     """Of the workload, `project/name`."""
@@ -89,10 +91,10 @@ def plan_line(plan: PlanSummary, target: Target, standing: StandingOwners) -> Pl
     return record_of(PlanLine, plan, gap_told=told)
 
 
-def short_lines(target: Target, found: Iterable[ExplainedGap]) -> tuple[ShortLine, ...]:
+def short_lines(standing: Iterable[Assignment], found: Iterable[ExplainedGap]) -> tuple[ShortLine, ...]:
     """Services first, for people wait for them; among these who lacks the largest part of its rate."""
     served: defaultdict[str, float] = defaultdict(float)
-    for item in target.assignments:
+    for item in standing:
         served[item.workload] += item.capacity_rps
     lines = [_short_line(gap, served[gap.workload]) for gap in found]
     return tuple(

@@ -366,7 +366,7 @@ def _declared(session: Session, cluster: str, mark: _WhenDeclared) -> _KeptDecla
         silent_s=read_policy(session).device_silent_after_s,
         target=target,
         plan=plan,
-        short=short_lines(target, gaps(there, None, pools if owners.bound else None)),
+        short=short_lines(target.assignments, gaps(there, None, pools if owners.bound else None)),
         owners=owners,
         standing=standing,
         nodes=nodes_,

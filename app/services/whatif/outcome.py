@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from app.records import record_of
+from app.services.explaining.explaining import gaps
 from app.services.explaining.sentences import answered_words, gap_words
+from app.services.explaining.standing import ShortLine, short_lines
 from app.services.whatif.made import KEPT, Made, Wish, planned_beside, request_of, standing_on
 from solvers.cycle.attempts import Asking
 from solvers.cycle.record import Attempt, Lane, answered
@@ -79,6 +81,8 @@ class Outcome:
     """Weighted by priority, as the objective has it."""
     workloads_short: int = 0
     rate_rps_short: float = 0.0
+    short: tuple[ShortLine, ...] = ()
+    """Who has no place, or too little of it, and why."""
     slo_risk: float = 0.0
     power_w: float = 0.0
     """Of the GPUs in use: what they draw idle and what is planned above."""
@@ -121,6 +125,7 @@ def outcome_of(made: Made) -> Outcome:
         ),
         workloads_short=len(plan.unplaced),
         rate_rps_short=sum(item.rate_rps_short for item in plan.unplaced),
+        short=short_lines(plan.assignments, gaps(plan.unplaced, None)),
         power_w=power_w,
         energy_kwh_per_day=power_w * HOURS_PER_DAY / 1000 * made.picture.policy.power_usage_effectiveness,
         replicas=len(plan.assignments),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,13 @@ def test_a_server_is_sent_the_changes_and_how_to_plan(files: Path, api: Api, hea
     assert [item["name"] for item in sent["changes"]["services"]] == ["extra"]
     assert set(sent["changes"]) == {"rates", "nodes_lost", "remove", "services", "policy"}
     assert "planner" not in sent
+
+
+def test_who_would_be_short_is_told_why(files: Path, headroom: Headroom) -> None:
+    (files / "much.yaml").write_text("rates: [{service: demo/vision, rate_rps: 90000}]\n")
+    said = headroom("simulate", "-f", f"{files}/much.yaml", "--snapshot", f"{files}/s.json")
+    assert said.status == Exit.OK, said.err
+    assert re.search(r"^demo/vision: [\d.]+ % of 9e\+04 requests/s unserved: \w", said.out, re.MULTILINE)
 
 
 def test_a_policy_with_a_pool_is_sent_by_its_name(files: Path, api: Api, headroom: Headroom) -> None:

@@ -34,7 +34,7 @@ def test_who_is_short_is_told_of_how_much_and_why_the_worst_first() -> None:
         unplaced("demo/some", 100.0),
         unplaced("demo/none", 26.0),
     ]
-    found = short_lines(builders.target([*standing, job]), gaps(items, None))
+    found = short_lines([*standing, job], gaps(items, None))
     why = "t4 has too little SM share left"
     assert [(item.id, item.told) for item in found] == [
         ("demo/none", f"100 % of 26 requests/s unserved: {why}"),

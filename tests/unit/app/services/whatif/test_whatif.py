@@ -147,6 +147,14 @@ def test_advice_for_a_short_fleet_gains_what_a_device_can_serve() -> None:
     assert only.saved_usd_per_h == pytest.approx(found.before.cost_usd_per_h - only.cost_usd_per_h)
 
 
+def test_who_is_short_is_told_why() -> None:
+    found = asked(FULL, question(Changes(rates=(RateChange(service=FULL.services[0].id, factor=2.0),)))).simulation
+    assert found is not None
+    (short,) = found.after.short
+    assert (short.id, short.rate_rps_short) == (FULL.services[0].id, found.after.rate_rps_short)
+    assert " % of 1000 requests/s unserved: t4 " in short.told
+
+
 def dear(basis: CostBasis) -> Snapshot:
     """On an A100 alone a small service pays for a tenth of it; a T4 does the same for less."""
     return builders.snapshot(
