@@ -26,6 +26,7 @@ from app.cli.output import (
     Exit,
     Format,
     Output,
+    PrintedTable,
     console,
     listed,
     rows,
@@ -366,8 +367,7 @@ def cost(
     if not answer["items"] and output.is_for_people:
         typer.echo(f"headroom: {_NOTHING_YET}", err=True)
     if output is Format.CSV:
-        names = answer["items"][0] if answer["items"] else ("key", "usd")
-        show(answer, output, rows(tuple(names), (tuple(item.values()) for item in answer["items"])))
+        show(answer, output, _numbers(answer["items"], ("key", "usd")))
         return
     lines = [
         (item["key"], usd(item["usd"]), usd(item["usd_energy"]), item["share_gpu_h"], item["energy_kwh"])
@@ -378,6 +378,11 @@ def cost(
     )
     title = f"{answer['start']} to {answer['end']}, accounting: {answer['accounting']}"
     show(answer, output, [title, table])
+
+
+def _numbers(items: Sequence[Mapping[str, object]], columns: tuple[str, ...]) -> PrintedTable:
+    """All that was answered, as it was; these columns where nothing was."""
+    return rows(tuple(items[0]) if items else columns, (tuple(item.values()) for item in items))
 
 
 def _require(client: Client, project: str | None) -> None:
@@ -452,10 +457,11 @@ _BUDGETS: Mapping[str, Cell] = {
 
 
 def budget(output: Output = Format.TABLE, server: Server = None, token: Token = None) -> None:
-    """Budgets of this month: what was spent, what that comes to at its end, and whether they are kept.
+    """Budgets of this month: what was spent, what that comes to at its end, and whether they are kept. As CSV, every
+    number that there is.
 
     They are documents: `headroom apply -f`, `headroom get budgets`.
     """
     with connect(server, token) as client:
         items = client.budget_forecasts()
-    show(items, output, listed(_BUDGETS, items))
+    show(items, output, _numbers(items, ("budget",)) if output is Format.CSV else listed(_BUDGETS, items))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -444,6 +446,17 @@ def test_cost_asks_for_a_span_and_shows_the_sum(api: Api, headroom: Headroom) ->
         ["vision/a", "$1.25", "$0.0100", "2.5", "0.4"],
         ["total", "$1.25", "-", "-", "-"],
     ]
+
+
+def test_budgets_are_told_to_people_in_dollars_and_to_spreadsheets_in_numbers(api: Api, headroom: Headroom) -> None:
+    line = {
+        "budget": "all", "project": None, "label": None, "month": "2026-11-01T00:00:00+00:00",
+        "usd_per_month": 100000.0, "usd_spent": 1234.5, "usd_per_h": 2.25, "usd_forecast": 2000.75, "at_risk": False,
+    }  # fmt: skip
+    api.answers["GET /v1/budget-forecasts"] = {"items": [line]}
+    assert "$1,234.50" in headroom("budget").out
+    (told,) = csv.DictReader(io.StringIO(headroom("budget", "-o", "csv").out))
+    assert told == {name: "" if value is None else str(value) for name, value in line.items()} | {"at_risk": "false"}
 
 
 def test_cost_says_when_nothing_is_accounted_yet(api: Api, headroom: Headroom) -> None:
