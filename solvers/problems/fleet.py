@@ -337,9 +337,9 @@ class Fleet:
         stages: tuple[tuple[ReasonCode, Callable[[Places], Flags]], ...] = (
             (ReasonCode.NO_DEVICE_OF_TYPE, lambda at: self.usable[at]),
             (ReasonCode.TAINTED, lambda at: self.eligible(search.need)[at]),
-            (ReasonCode.ANTI_AFFINITY, lambda at: self.companions(search.need, at)),
             (ReasonCode.NO_SHARE_LEFT, lambda at: self.share_free[at] >= search.share_pct - EPSILON),
             (ReasonCode.NO_MEMORY_LEFT, lambda at: self.memory_free[at] >= search.memory_mib - EPSILON),
+            (ReasonCode.ANTI_AFFINITY, lambda at: self.companions(search.need, at)),
             (ReasonCode.CLIENTS_MAX, lambda at: self.clients_free[at] > 0),
             (ReasonCode.NEIGHBOURS_PRESSURE, lambda at: self.company.bear(search.press, at)),
             (ReasonCode.POWER_CAP, lambda at: self._within_power(search.power_w, at)),

@@ -89,6 +89,14 @@ def test_full_everywhere_is_anti_affinity() -> None:
     assert fleet.find(search(one)) is ReasonCode.ANTI_AFFINITY
 
 
+def test_where_no_room_is_left_the_rule_about_neighbours_is_not_blamed() -> None:
+    """A replica that takes a whole device would find none there without the rule either."""
+    fleet, one, _ = opened()
+    for device in range(len(fleet.devices)):
+        fleet.put(seat(one, device, share_pct=100, power_w=0.0))
+    assert fleet.find(search(one, share_pct=100)) is ReasonCode.NO_SHARE_LEFT
+
+
 def test_no_devices_at_all() -> None:
     picture = replace(world(), devices=())
     one, _ = needs_of(picture, builders.everything_movable(picture))
