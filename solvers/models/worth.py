@@ -31,7 +31,8 @@ judged by the same snapshot and the same objective, its terms in the policy's or
 or moves what stands on lost devices is urgent. Any other only saves: it must save as much as an amount, as a part of
 what it touches costs now (the bill of the workloads, or by the device basis the cost of the devices) and as what its
 launches are worth; or, where a term of which more is better decides, grow by the policy's part. The churn budget counts
-starts and stops of replicas, but for those on lost devices and for new replicas that serve more. A plan that only makes
+starts and stops of replicas, but for those on lost devices, of workloads that are deleted or done, and for new replicas
+that serve more. A plan that only makes
 room for another one is judged by that one, and by what it costs more meanwhile, spread over as long as what stands has
 stood.
 """
@@ -56,7 +57,7 @@ from solvers.models.appraisal import Appraisal
 from solvers.models.table import Tables
 from solvers.problems.fleet import Fleet, open_fleet, silent_nodes
 from solvers.problems.jobs import job_worth, must_run
-from solvers.problems.needs import Need, iterations_per_s, needs_of, pinned_assignments
+from solvers.problems.needs import Need, going_on, iterations_per_s, needs_of, pinned_assignments
 
 WHOLE_PCT = 100
 Profiles = Mapping[tuple[ModelName, GpuTypeName], Profile]
@@ -371,14 +372,16 @@ class Step:
             return True
         return self.better and self.saved_usd_per_h >= self.asked_usd_per_h
 
-    @property
+    @cached_property
     def counted_changes(self) -> int:
         """Starts and stops that the churn budget counts."""
-        more = self.serves_more
+        more, wanted = self.serves_more, going_on(self.snapshot)
+        ended = (item.replica for item in self.snapshot.target.assignments if item.workload not in wanted)
+        free = self.lost.union(ended)
         counted = (
             change
             for change in self.transition.changes
-            if change.subject not in self.lost and not (more and change.kind is ChangeKind.START)
+            if change.subject not in free and not (more and change.kind is ChangeKind.START)
         )
         voluntary = Transition(changes=tuple(counted))
         return voluntary.process_starts + voluntary.process_stops

@@ -155,11 +155,19 @@ def pinned_assignments(snapshot: Snapshot, movable: tuple[WorkloadId, ...]) -> t
     return tuple(sorted(standing, key=lambda item: item.replica))
 
 
+def going_on(snapshot: Snapshot) -> frozenset[str]:
+    """Workloads that still have work: every service, and jobs and tasks that are not done."""
+    done: dict[str, int] = {status.workload: status.done for status in snapshot.job_statuses}
+    total: dict[str, int] = {job.id: job.iterations_total for job in snapshot.jobs}
+    total |= {task.id: task.inputs_total for task in snapshot.tasks}
+    finite = (name for name, most in total.items() if done.get(name, 0) < most)
+    return frozenset((*(service.id for service in snapshot.services), *finite))
+
+
 def needs_of(snapshot: Snapshot, movable: tuple[WorkloadId, ...]) -> tuple[Need, ...]:
     """Needs of the movable workloads that still have work, by kind, then falling priority, then id."""
-    wanted: set[str] = set(movable)
+    wanted = going_on(snapshot).intersection(movable)
     demands = snapshot.demands_by_service()
-    done = {status.workload: status.done for status in snapshot.job_statuses}
     catalogue, endless = snapshot.models_by_name(), open_ended_services(snapshot)
     services = [
         _with_tokens(
@@ -174,16 +182,8 @@ def needs_of(snapshot: Snapshot, movable: tuple[WorkloadId, ...]) -> tuple[Need,
         for item in snapshot.services
         if item.id in wanted
     ]
-    tasks = [
-        _of_task(task)
-        for task in snapshot.tasks
-        if task.id in wanted and done.get(WorkloadId(task.id), 0) < task.inputs_total
-    ]
-    jobs = [
-        _of_job(job)
-        for job in snapshot.jobs
-        if job.id in wanted and done.get(WorkloadId(job.id), 0) < job.iterations_total
-    ]
+    tasks = [_of_task(task) for task in snapshot.tasks if task.id in wanted]
+    jobs = [_of_job(job) for job in snapshot.jobs if job.id in wanted]
     return tuple(_checked(need, catalogue) for need in (*_ordered(services), *_ordered([*tasks, *jobs])))
 
 

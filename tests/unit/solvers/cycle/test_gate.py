@@ -14,9 +14,9 @@ from solvers.domain.evidence import Finding, FindingCode, Severity
 from solvers.domain.ids import CycleId, Digest, Generation, WorkloadId
 from solvers.domain.plan import Destination, Plan
 from solvers.domain.policy import ALWAYS, CostBasis, Objective, Term
-from solvers.domain.snapshot import NodeStatus, Snapshot
+from solvers.domain.snapshot import JobStatus, NodeStatus, Snapshot
 from solvers.domain.telemetry import DemandOrigin, DeviceTelemetry
-from solvers.domain.workload import ServiceMode
+from solvers.domain.workload import ServiceMode, WorkloadKind
 from solvers.models.worth import lost_replicas
 from tests import builders
 
@@ -221,6 +221,21 @@ class TestChurnBudget:
         gone = replace(self.few(), devices=lab().devices[1:])
         moved = (change(ChangeKind.MOVE), *(change(subject=f"demo/vision#{index}") for index in (1, 2)))
         assert gate(case(snapshot=gone, transition=Transition(changes=moved))).promote
+
+    @pytest.mark.parametrize("done", [True, False])
+    def test_to_stop_what_is_deleted_or_done_is_free(self, done: bool) -> None:
+        """However many tasks end at once, their processes end with the next plan."""
+        task = builders.task()
+        stands = [
+            STANDING,
+            *(builders.assignment(f"{task.id}#{index}", T4, kind=WorkloadKind.TASK) for index in range(9)),
+        ]
+        snapshot = replace(self.few(), target=builders.target(stands))
+        stops = Transition(changes=tuple(change(ChangeKind.STOP, item.replica) for item in stands[1:]))
+        assert gate(case(snapshot=snapshot, transition=stops)).promote
+        status = JobStatus(workload=WorkloadId(task.id), done=task.inputs_total if done else 1)
+        asked = replace(snapshot, tasks=(task,), job_statuses=(status,))
+        assert gate(case(snapshot=asked, transition=stops)).promote is done
 
 
 class TestSmallGain:
