@@ -1,9 +1,9 @@
 """What may be declared although it can hardly be meant: warnings, told when it is applied and no error.
 
-They hold against the fleet as it is and what is believed now: an SLO below the best of any device, a rate beyond all
-devices together, weights larger than any memory, tokens of which nothing can be known, a power cap below what idle
-devices draw. An empty fleet promises nothing, so it warns of none of these; whatever the fleet, of a promise that says
-something in vain, and of a pool that names what nobody knows.
+They hold against the fleet as it is and what is believed now: an SLO below the best of any device, a rate (a task's
+is what its deadline needs) beyond all devices together, weights larger than any memory, tokens of which nothing can be
+known, a power cap below what idle devices draw. An empty fleet promises nothing, so it warns of none of these; whatever
+the fleet, of a promise that says something in vain, and of a pool that names what nobody knows.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from solvers.domain.workload import (
 from solvers.models.base import Quantity, Queries
 from solvers.models.serving.token_plans import LONG_PART
 from solvers.models.suite import Suite
+from solvers.problems.needs import task_rate_rps
 from solvers.problems.promise import PERCENTILE_MAX
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -110,10 +111,12 @@ def _of_work(session: Session, work: Work, fleet: Sequence[FleetPart], suite: Su
         yield Fault(pointer="/model", code="memory-too-small", detail=detail)
     elif isinstance(work, Service) and work.tokens is not None:
         yield from _of_tokens(work.tokens, models)
-    elif isinstance(work, Service) and suite is not None:
+    elif not isinstance(work, TrainingJob) and suite is not None:
         best = _bests(suite, [item.name for item in models], fleet)
+        if isinstance(work, Service) and best:
+            yield from _of_latency(work.slo, best)
         if best:
-            yield from _of_service(work, best, {part.gpu_type: part.gpus for part in fleet})
+            yield from _of_rate(work, best, {part.gpu_type: part.gpus for part in fleet})
 
 
 def _of_tokens(lengths: TokenLengths, models: Sequence[ModelVariant]) -> Iterator[Fault]:
@@ -126,19 +129,25 @@ def _of_tokens(lengths: TokenLengths, models: Sequence[ModelVariant]) -> Iterato
         yield Fault(pointer="/tokens/input_tokens_p99", code="lengths-contradict", detail=detail)
 
 
-def _of_service(service: Service, best: Sequence[_BestOfType], gpus: dict[str, float]) -> Iterator[Fault]:
+def _of_latency(slo: Slo, best: Sequence[_BestOfType]) -> Iterator[Fault]:
     fastest = min(best, key=lambda item: item.latency_ms)
-    limit_ms = service.slo.latency_ms
-    if service.slo.kind is SloKind.LATENCY and limit_ms is not None and limit_ms < fastest.latency_ms:
+    limit_ms = slo.latency_ms
+    if slo.kind is SloKind.LATENCY and limit_ms is not None and limit_ms < fastest.latency_ms:
         detail = f"{limit_ms:g} ms is less than the best that any device is believed to do:"
         detail += f" {fastest.model} takes {fastest.latency_ms:.3g} ms on {fastest.gpu_type}, alone and one at a time"
         yield Fault(pointer="/slo/latency_ms", code="slo-unreachable", detail=detail)
+
+
+def _of_rate(work: Service | OfflineTask, best: Sequence[_BestOfType], gpus: dict[str, float]) -> Iterator[Fault]:
     by_type = {name: max(item.rate_rps for item in best if item.gpu_type == name) for name in gpus if _told(name, best)}
     most = sum(gpus[name] * rate_rps for name, rate_rps in by_type.items())
-    if service.rate_rps_declared > most:
-        detail = f"{service.rate_rps_declared:,.4g} requests/s are more than all devices that may serve it"
+    wanted, pointer = (
+        (work.rate_rps_declared, "/rate_rps_declared") if isinstance(work, Service) else (task_rate_rps(work), "/slo")
+    )
+    if wanted > most:
+        detail = f"{wanted:,.4g} requests/s are more than all devices that may serve it"
         detail += f" are believed to do together ({most:,.4g}/s)"
-        yield Fault(pointer="/rate_rps_declared", code="rate-unservable", detail=detail)
+        yield Fault(pointer=pointer, code="rate-unservable", detail=detail)
 
 
 def _told(gpu_type: str, best: Sequence[_BestOfType]) -> bool:

@@ -205,6 +205,18 @@ def test_what_can_hardly_be_meant_is_warned_of(world: World, headroom: Headroom,
     assert "headroom-warnings" not in answer.headers
 
 
+def test_a_task_that_cannot_end_in_time_is_warned_of(world: World, headroom: Headroom, tmp_path: Path) -> None:
+    world.joined()
+    file = tmp_path / "a.yaml"
+    slo = "slo: {kind: deadline, deadline_s: 60}"
+    task = f"kind: task\nproject: {OWN}\nname: NAME\nmodel: resnet50\n{slo}\ninputs_total: "
+    file.write_text(f"{task.replace('NAME', 'large')}1000000000000\n---\n{task.replace('NAME', 'small')}1\n")
+    status, out, err = headroom("apply", "-f", str(file))
+    assert (status, len(out.splitlines())) == (0, 2)
+    assert err.startswith(f"warning: {file}:5: slo: 1.667e+10 requests/s are more than all devices that may serve it")
+    assert len(err.splitlines()) == 1
+
+
 def test_what_a_promise_says_in_vain_is_warned_of(headroom: Headroom, tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     chat = "{kind: tokens, first_token_ms: 9e3, inter_token_ms: 900, percentile: 100, scope: execution}"
@@ -332,8 +344,8 @@ def test_labels_choose_and_budgets_are_documents(world: World, headroom: Headroo
     assert headroom("get", "plans", "-l", "team=c")[0] == Exit.USAGE
     assert world.call("GET", "/v1/services?label==x").status_code == 422
     assert world.call("GET", "/v1/nodes?label=team%3D%3Cb%3E").json()["items"] == []
-    status, out, _ = headroom("budget", "-o", "csv")
-    assert (status, out.splitlines()[1]) == (0, f"own,{OWN},$10.00,$0.00,$0.00,$0.00,kept")
+    status, out, _ = headroom("budget")
+    assert (status, out.splitlines()[1].split()) == (0, ["own", OWN, "$10.00", "$0.00", "$0.00", "$0.00", "kept"])
     assert headroom("delete", "project", OWN)[0] == Exit.CONFLICT
     file.write_text(SERVICE + "labels:\n" + "".join(f"  k{number}: v\n" for number in range(33)))
     status, _, err = headroom("apply", "-f", str(file))
