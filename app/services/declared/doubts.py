@@ -2,8 +2,9 @@
 
 They hold against the fleet as it is and what is believed now: an SLO below the best of any device, a rate (a task's
 is what its deadline needs) beyond all devices together, weights larger than any memory, tokens of which nothing can be
-known, a power cap below what idle devices draw. An empty fleet promises nothing, so it warns of none of these; whatever
-the fleet, of a promise that says something in vain, and of a pool that names what nobody knows.
+known, a power cap below what idle devices draw, a way to pay for GPUs at which they have no price and others do. An
+empty fleet promises nothing, so it warns of none of these; whatever the fleet, of a promise that says something in
+vain, and of a pool that names what nobody knows.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from app.errors import Fault
 from app.store import documents, nodes
 from app.store.nodes import FleetPart
 from solvers.domain.codec import from_plain
-from solvers.domain.device import PowerCap
+from solvers.domain.device import GpuType, Node, PowerCap, PriceKind
 from solvers.domain.policy import Policy, Pool
 from solvers.domain.profile import TokenLengths
 from solvers.domain.workload import (
@@ -48,8 +49,11 @@ def doubts(session: Session, value: object, suite: Suite | None) -> tuple[Fault,
     match value:
         case PowerCap():
             return tuple(_of_cap(session, value))
-        case Policy(pool=Pool() as pool):
-            return tuple(_of_pool(session, pool))
+        case Policy():
+            paid = () if value.price_kind is None else _of_prices(session, value.price_kind)
+            return (*paid, *(() if value.pool is None else _of_pool(session, value.pool)))
+        case Node():
+            return tuple(_of_prices(session, value.price_kind, value))
         case Service() | TrainingJob() | OfflineTask():
             allowed = [
                 part
@@ -77,6 +81,18 @@ def _of_pool(session: Session, pool: Pool) -> Iterator[Fault]:
             more = f" and {len(unknown) - UNKNOWN_SHOWN:,} more" if len(unknown) > UNKNOWN_SHOWN else ""
             detail = f"there is no {kind.words} {', '.join(unknown[:UNKNOWN_SHOWN])}{more}"
             yield Fault(pointer=f"/pool/{field}", code="pool-unknown", detail=detail)
+
+
+def _of_prices(session: Session, kind: PriceKind, node: Node | None = None) -> Iterator[Fault]:
+    """Of types that have prices, but none at which these GPUs would be paid for."""
+    for part in nodes.fleet_parts(session, node=None if node is None else node.id):
+        stored = documents.find(session, kinds.GPU_TYPE, (part.gpu_type,))
+        prices = () if stored is None else from_plain(GpuType, stored.spec).prices
+        regions = {row.region for row in prices if row.kind is kind}
+        if prices and (regions.isdisjoint({node.region, "default"}) if node is not None else not regions):
+            where = f" in {node.region}" if node is not None else ""
+            detail = f"{part.gpu_type} has no {kind.value} price{where}: its GPUs are planned and billed as free"
+            yield Fault(pointer="/price_kind", code="price-missing", detail=detail)
 
 
 def _of_slo(slo: Slo) -> Iterator[Fault]:

@@ -252,6 +252,26 @@ def test_a_pool_that_names_what_nobody_knows_is_warned_of(world: World, headroom
     ]
 
 
+def test_gpus_that_would_be_free_for_want_of_a_price_are_warned_of(
+    world: World, headroom: Headroom, tmp_path: Path
+) -> None:
+    world.joined()
+    file = tmp_path / "a.yaml"
+    free = "its GPUs are planned and billed as free (price-missing)"
+    for kind, warned in (("spot", True), ("on_demand", False)):
+        file.write_text(f"kind: node\nid: a\nprice_kind: {kind}\n---\nkind: policy\nname: edge\nprice_kind: {kind}\n")
+        status, _, err = headroom("apply", "-f", str(file))
+        assert (status, sorted(line.removeprefix(f"warning: {file}:") for line in err.splitlines())) == (
+            0,
+            [
+                f"3: price_kind: t4 has no {kind} price in default: {free}",
+                f"7: price_kind: t4 has no {kind} price: {free}",
+            ]
+            if warned
+            else [],
+        )
+
+
 def test_a_project_checks_its_own_only(world: World) -> None:
     asked = [
         {"kind": "service", "document": {"project": "other", "name": "a"}},
