@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
-from sqlalchemy import case, delete, func, null, or_, select, update
+from sqlalchemy import ColumnElement, ScalarSelect, case, delete, func, null, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -28,7 +28,7 @@ from solvers.cycle.record import Authorship, Lane
 from solvers.domain.codec import canonical_json, digest, from_plain, to_plain
 from solvers.domain.evidence import Insight
 from solvers.domain.ids import Digest
-from solvers.domain.plan import Plan, PlanPart, Unplaced
+from solvers.domain.plan import Plan, PlanPart
 from solvers.errors import FieldError, NotFoundError, StateError, SupersededError
 
 COMPRESSION_LEVEL = 6
@@ -195,14 +195,9 @@ def terms(session: Session, plan_id: str) -> Mapping[str, str] | None:
     return session.execute(select(plans.c.terms).where(plans.c.id == plan_id)).scalar_one_or_none()
 
 
-def unplaced(session: Session, plan_id: str) -> tuple[Unplaced, ...]:
-    """What a plan leaves short. Raises NotFoundError."""
-    row = session.execute(
-        select(plans.c.document["unplaced"].label("found")).where(plans.c.id == plan_id)
-    ).one_or_none()
-    if row is None:
-        raise _missing(plan_id)
-    return tuple(from_plain(Unplaced, item) for item in row.found or ())
+def short_of(plan_id: ColumnElement[str]) -> ScalarSelect[Any]:
+    """What a plan leaves short."""
+    return select(plans.c.document["unplaced"]).where(plans.c.id == plan_id).scalar_subquery()
 
 
 def makers(session: Session, plan_id: str) -> tuple[str, tuple[PlanPart, ...]]:

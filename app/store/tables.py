@@ -149,6 +149,7 @@ cluster_state = _table(
     _given(UUID(as_uuid=False), "cluster_id"),
     _maybe(MOMENT, "held_until"),
     _maybe(Text, "held_by", "held_for"),
+    _maybe(NULLABLE_JSON, "short"),
 )
 target_history = _table(
     "target_history",

@@ -15,8 +15,8 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Float, delete, func, select, update
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import Float, cast, delete, func, null, select, update
+from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.engine import Row
 from sqlalchemy.orm import Session
 
@@ -27,8 +27,9 @@ from app.store.pages import Listing, PageOrder, StoredPage, read_page
 from app.store.sql import DAY_S, ago, changed, from_row, named, one, put_over, records
 from app.store.tables import cluster_state, leases, node_targets, target_history, told_replicas
 from solvers.domain.change import Target
-from solvers.domain.codec import Plain
+from solvers.domain.codec import Plain, from_plain, to_plain
 from solvers.domain.ids import Digest, Generation
+from solvers.domain.plan import Unplaced
 from solvers.errors import LeaseLostError, NotFoundError, SupersededError
 
 CHANNEL = "headroom_generation"
@@ -173,6 +174,7 @@ def promote(session: Session, wish: Promotion) -> Generation:
             plan_id=wish.plan_id,
             promoted_at=func.now(),
             fencing_token=held.fencing_token if wish.fencing_token is None else wish.fencing_token,
+            short=null(),
         )
     )
     if wish.hold_s:
@@ -292,6 +294,21 @@ def standing(session: Session, cluster: str) -> Standing:
 def generation(session: Session, cluster: str) -> Generation:
     """The standing generation; 0 before the first promotion."""
     return Generation(standing(session, cluster).generation)
+
+
+def note_short(session: Session, cluster: str, seen: Generation, found: Sequence[Unplaced]) -> None:
+    """Remember what this generation leaves short now; nothing where another stands, or nothing else is known."""
+    told = cast([to_plain(item) for item in found], JSONB)
+    there = (cluster_state.c.cluster == cluster, cluster_state.c.generation == seen)
+    known = func.coalesce(cluster_state.c.short, plans.short_of(cluster_state.c.plan_id))
+    session.execute(update(cluster_state).where(*there, known.is_distinct_from(told)).values(short=told))
+
+
+def short(session: Session, cluster: str) -> tuple[Unplaced, ...]:
+    """What the target leaves short, as far as is known now."""
+    known = func.coalesce(cluster_state.c.short, plans.short_of(cluster_state.c.plan_id))
+    found = session.execute(select(known).where(cluster_state.c.cluster == cluster)).scalar_one_or_none()
+    return tuple(from_plain(Unplaced, item) for item in found or ())
 
 
 def stands_s(session: Session, cluster: str) -> float | None:

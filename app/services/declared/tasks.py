@@ -18,7 +18,7 @@ from app.services.declared.documents import check_references, put_audited
 from app.services.declared.ownership import Estates
 from app.services.declared.tokens import Deed
 from app.services.explaining.sentences import sentence
-from app.store import documents, plans, tasks
+from app.store import documents, plans, targets, tasks
 from app.store.documents import Precondition, Stored
 from app.store.engine import Database
 from app.store.pages import StoredPage
@@ -137,7 +137,8 @@ class _Standing:
                 stands.assignments.setdefault(item.workload, []).append(item)
                 if whose in (None, item.workload.partition("/")[0]):
                     stands.on_device.setdefault(item.device, []).append(item.workload)
-        stands.unplaced.update({item.workload: item for item in plan.unplaced if item.kind is WorkloadKind.TASK})
+        short = targets.short(session, cluster)
+        stands.unplaced.update({item.workload: item for item in short if item.kind is WorkloadKind.TASK})
         return stands
 
     def status(self, row: TaskRow) -> TaskStatusLine:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -15,7 +15,7 @@ from app.store.plans import PlanSummary
 from app.store.targets import Lease
 from solvers.cycle.owners import StandingOwners
 from solvers.domain.change import Target
-from solvers.domain.plan import Assignment
+from solvers.domain.plan import Assignment, Unplaced
 from solvers.domain.value import value
 from solvers.domain.workload import WorkloadKind
 
@@ -86,9 +86,9 @@ def planning_line(cycle: CycleSummary | None) -> PlanningLine | None:
     )
 
 
-def plan_line(plan: PlanSummary, target: Target, standing: StandingOwners) -> PlanLine:
+def plan_line(plan: PlanSummary, target: Target, standing: StandingOwners, short: Sequence[Unplaced]) -> PlanLine:
     told = gap_words(plan.cost_usd_per_h, plan.bound_usd_per_h, target.assignments, pooled=bool(standing.parts))
-    return record_of(PlanLine, plan, gap_told=told)
+    return record_of(PlanLine, plan, gap_told=told, unplaced_count=len(short))
 
 
 def short_lines(standing: Iterable[Assignment], found: Iterable[ExplainedGap]) -> tuple[ShortLine, ...]:

@@ -23,7 +23,7 @@ from app.services.beliefs.completion import Completion
 from app.services.declared.ownership import misgoverned, read_owners
 from app.services.declared.tokens import Deed
 from app.services.planning.deciding import BARE, Decisions, Remark, RolledBack
-from app.services.planning.reviewing import Review, Waits, live, matter_of, short_plan
+from app.services.planning.reviewing import Review, Waits, left_short, live, matter_of, short_plan
 from app.services.planning.rollout import Author, StoreActuator, outdated, terms_of
 from app.services.planning.snapshots import StoreObserver, nodes_heard, read_policy
 from app.services.whatif.made import no_plan
@@ -57,8 +57,9 @@ class Leader:
 class LeaderJournal:
     """Writes a cycle as it goes, so that a dead leader's successor sees how far it came."""
 
-    def __init__(self, database: Database, cycle: NewCycle) -> None:
+    def __init__(self, database: Database, cluster: str, cycle: NewCycle) -> None:
         self._database = database
+        self._cluster = cluster
         self._cycle = cycle
         self._begun = False
 
@@ -84,6 +85,10 @@ class LeaderJournal:
             news = record.decision is None or HoldReason.NOTHING_TO_CHANGE not in record.decision.reasons
             if record.plan is not None and record.generation is None and news:
                 self._settle(session, record, record.plan)
+            if record.lane is Lane.ACT and (short := left_short(record)) is not None:
+                others = {WorkloadId(work.id) for work in record.snapshot.works}.difference(record.movable)
+                known = [item for item in targets.short(session, self._cluster) if item.workload in others]
+                targets.note_short(session, self._cluster, record.snapshot.target.generation, (*known, *short))
 
     def _settle(self, session: Session, record: CycleRecord, plan: Plan) -> None:
         holder, end = self._cycle.holder, _end_state(record)
@@ -378,7 +383,7 @@ class Planning:
         new = self._new(lane, leader.holder, leader.fencing)
         self._unended.add(new.id)
         with bound(cycle=new.id, lane=lane.value):
-            journal = LeaderJournal(self._parts.database, new)
+            journal = LeaderJournal(self._parts.database, self._parts.cluster, new)
             author = Author(name=leader.holder, fencing=leader.fencing)
             try:
                 record = self._run(journal, author, replace(self._order(new, seed), beside=beside), sight)

@@ -192,6 +192,8 @@ class Plans:
         with self._database.reading() as session:
             summary = told_to(plans.get(session, plan_id), project)
             whole = plans.load(session, plan_id)
+            if summary.generation is not None and summary.generation == targets.generation(session, self._cluster):
+                whole = replace(whole, unplaced=targets.short(session, self._cluster))
             plan = seen_by(whole, project)
             insight = plans.load_insight(session, plan_id, workload)
             gpu_types = documents.by_name(session, kinds.DEVICE, "gpu_type")

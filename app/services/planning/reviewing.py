@@ -8,6 +8,7 @@ is believed otherwise each few minutes: a rate that was claimed is no obstacle, 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -23,7 +24,7 @@ from app.services.whatif.outcome import WorkloadChange, power_w_of, use_by_type,
 from app.store.plans import DIGEST, PlanState, PlanSummary
 from solvers.cycle.attempts import Asking
 from solvers.cycle.gate import asks_for, fatal_words
-from solvers.cycle.record import Lane
+from solvers.cycle.record import CycleRecord, HoldReason, Lane
 from solvers.cycle.target import leaving
 from solvers.domain.change import Change, ChangeKind, Target, Transition, diff
 from solvers.domain.codec import digest
@@ -447,3 +448,37 @@ def _said(change: Change, places: Mapping[str, str]) -> str:
 
 def _word(value: object) -> str:
     return "default" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+# --- What stands, by the picture of a cycle that did not change it
+
+
+PART_LEAST = 0.001
+"""Of a rate: what a promise loses by being rounded is no shortage."""
+
+
+def left_short(record: CycleRecord) -> tuple[Unplaced, ...] | None:
+    """What the target leaves short of what this cycle might move, which its plan knew only of when it was made; for the
+    reasons of the cycle's plan where that is short of the same. None where something else stands now.
+    """
+    decision, plan = record.decision, record.plan
+    if decision is None or decision.promote or not _LATE.isdisjoint(decision.reasons):
+        return None
+    if plan is not None and HoldReason.NOTHING_TO_CHANGE in decision.reasons:
+        return plan.unplaced
+    standing = kept(record.snapshot, Wish(lane=record.lane), _ASKING).plan
+    if standing is None:
+        return None
+    served: defaultdict[WorkloadId, float] = defaultdict(float)
+    for item in standing.assignments:
+        served[item.workload] += item.capacity_rps
+    why = {(item.kind, item.workload): item.reasons for item in (() if plan is None else plan.unplaced)}
+    return tuple(
+        replace(item, reasons=why.get((item.kind, item.workload), item.reasons))
+        for item in standing.unplaced
+        if item.rate_rps_short > PART_LEAST * (item.rate_rps_short + served[item.workload])
+        or any(isinstance(fact.value, float) and fact.value > 0 for reason in item.reasons for fact in reason.facts)
+    )
+
+
+_LATE = frozenset({HoldReason.SUPERSEDED, HoldReason.LEASE_LOST})

@@ -44,6 +44,7 @@ from solvers.domain.codec import from_plain
 from solvers.domain.device import Device, GpuType, Node
 from solvers.domain.ids import DeviceId, PlanId, PolicyName, WorkloadId
 from solvers.domain.ownership import Owners
+from solvers.domain.plan import Unplaced
 from solvers.domain.workload import Slo, WorkloadKind
 
 
@@ -207,7 +208,8 @@ class StatusReader:
         self._declared: _KeptDeclared | None = None
 
     def _known(self, session: Session) -> _KeptDeclared:
-        mark = _WhenDeclared(intent=telemetry.intent_mark(session), standing=targets.standing(session, self._cluster))
+        stands, short = targets.standing(session, self._cluster), targets.short(session, self._cluster)
+        mark = _WhenDeclared(intent=telemetry.intent_mark(session), standing=stands, short=short)
         kept = self._declared
         if kept is None or kept.mark != mark:
             kept = self._declared = _declared(session, self._cluster, mark)
@@ -308,6 +310,7 @@ class _WhenDeclared:
 
     intent: str
     standing: Standing
+    short: tuple[Unplaced, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -355,12 +358,12 @@ def _declared(session: Session, cluster: str, mark: _WhenDeclared) -> _KeptDecla
         for uuid, spec in sorted(devices.items(), key=lambda item: (item[1]["node"], item[1]["index"]))
     }
     workloads = {kind: documents.all_specs(session, kind) for kind in kinds.workloads()}
-    plan = None if target.plan is None else plan_line(plans.get(session, PlanId(target.plan)), target, standing)
-    unplaced = () if target.plan is None else plans.unplaced(session, target.plan)
+    summary = None if target.plan is None else plans.get(session, PlanId(target.plan))
+    plan = None if summary is None else plan_line(summary, target, standing, mark.short)
     named = _named_owners(owners, workloads)
     ids = ["/".join(stored.key) for found in workloads.values() for stored in found]
     pools = {name: str(named.policy_for(WorkloadId(name)).name) for name in ids}
-    there = [item for item in unplaced if item.workload in pools]
+    there = [item for item in mark.short if item.workload in pools]
     return _KeptDeclared(
         mark=mark,
         silent_s=read_policy(session).device_silent_after_s,

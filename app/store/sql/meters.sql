@@ -7,10 +7,10 @@ CROSS JOIN LATERAL jsonb_array_elements(plan.document -> 'assignments') AS item
 WHERE state.cluster = :cluster
 
 -- name: metered_unplaced
--- What the standing plan found no place for.
+-- What the target leaves short, as far as is known now.
 SELECT item ->> 'kind' AS kind, item ->> 'workload' AS workload, sum((item ->> 'rate_rps_short')::float8) AS rate_rps_short
 FROM cluster_state AS state JOIN plans AS plan ON plan.id = state.plan_id
-CROSS JOIN LATERAL jsonb_array_elements(plan.document -> 'unplaced') AS item
+CROSS JOIN LATERAL jsonb_array_elements(coalesce(state.short, plan.document -> 'unplaced')) AS item
 WHERE state.cluster = :cluster
 GROUP BY 1, 2
 
