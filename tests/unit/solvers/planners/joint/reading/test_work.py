@@ -48,7 +48,8 @@ def test_a_pattern_grants_what_was_found() -> None:
         assert pattern.memory_mib == (best.memory_mib,)
         assert judge(problem, kind, [0], [90]) is None
         served.add(pool.gpu_type)
-    assert served == names
+    # Beside its weights a T4 has no room for the longest prompt.
+    assert served == names - {"t4"}
 
 
 def test_whoever_has_a_gpu_alone_makes_nobody_crowded() -> None:
