@@ -161,7 +161,10 @@ def _facts(item: Document) -> list[tuple[str, object]]:
         ("a batch measured", _ms(item["latency_ms_measured"])),
         ("done, as believed", _moment(item["finish_at_predicted"])),
         ("done", _moment(item["finished_at"])),
-        ("lost its place", f"{item['evictions']} times" if item["evictions"] else ""),
+        (
+            "lost its place",
+            ("once" if item["evictions"] == 1 else f"{item['evictions']:,} times") if item["evictions"] else "",
+        ),
     ]
 
 
