@@ -297,7 +297,9 @@ class Reporter(Rememberer):
         self._joined = False
         self._observed_s = EPOCH.timestamp() - 240.0
         self.acknowledged: list[tuple[str, int]] = []
-        self._kept = 0
+        self._kept, self._boots_kept = 0, 1
+        self._is_known = True
+        """Whether its boot has joined what stands; a backup that is older takes its reports for no sign of life."""
         self.refused = 0
         """How often it was told that its name is taken."""
 
@@ -332,12 +334,13 @@ class Reporter(Rememberer):
         return bool(self._unsent) or not self._joined
 
     def back_up(self) -> None:
-        self._kept = len(self.acknowledged)
+        self._kept, self._boots_kept = len(self.acknowledged), self._boots
 
     def restore(self, stream: random.Random) -> None:
         """It hears of another epoch, and joins again; at once, or after it has sent what it still had to say."""
         del self.acknowledged[self._kept :]
         self._silences = -1
+        self._is_known = self._boots == self._boots_kept
         self._joined = self._joined and stream.random() < 0.5
 
     def _report(self, stream: random.Random) -> Any:
@@ -369,7 +372,7 @@ class Reporter(Rememberer):
         self.refused += answer.status == 409
         if answer.status == 200:
             self._secret = answer.plain.get("token") or self._secret
-            self._joined = True
+            self._joined = self._is_known = True
 
     def _send(self, world: World, batch: list[Any]) -> Answer:
         assert self._secret is not None
@@ -382,7 +385,7 @@ class Reporter(Rememberer):
         self._turned_away(answer)
         if answer.status == 200:
             # A repeat of what was stored before a silence ends no silence.
-            heard = answer.plain["accepted"] and not self._clock.unsure
+            heard = answer.plain["accepted"] and self._is_known and not self._clock.unsure
             self._silences = max(self._silences, silences) if heard else self._silences
             del self._unsent[: len(batch)]
             self._sent += batch
