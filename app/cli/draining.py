@@ -64,7 +64,7 @@ def _drain_lines(found: Document) -> list[str]:
     if found["empty"]:
         short = [f"  {line}" for line in short_lines(found.get("short", ()))]
         head = f"{node} is empty: safe to reboot (headroom uncordon {node} puts it back)"
-        return [head, *(["without a place now, or with too little of it:"] if short else []), *short]
+        return [head, *(["not served as asked now:"] if short else []), *short]
     head = f"{node} is drained; {len(found['planned'])} replicas planned and {len(found['running'])} running there"
     return [head, *(f"  {block}" for block in blocks)]
 

@@ -194,9 +194,9 @@ def _head(fleet: Document, waiting: Sequence[str] = ()) -> list[Any]:
 
 
 def short_lines(short: Sequence[Document]) -> list[str]:
-    """Who has no place, or too little of it, and why."""
+    """Who has no place, too little of it, or none that keeps its SLO, and why."""
     more = len(short) - SHORT_SHOWN
-    rest = [f"and {more} more without a place: headroom explain WORKLOAD says why of each"] if more > 0 else []
+    rest = [f"and {more} more: headroom explain WORKLOAD says why of each"] if more > 0 else []
     return [*(f"{item['id']}: {item['told']}" for item in short[:SHORT_SHOWN]), *rest]
 
 

@@ -46,6 +46,7 @@ from solvers.domain.telemetry import (
 )
 from solvers.domain.workload import OfflineTask, TrainingJob
 from solvers.errors import EngineError
+from solvers.models.easing import eased
 from solvers.planners import registry
 from solvers.planners.base import Planner, PlanRequest, Thought
 from solvers.sim.serving.serving import Served
@@ -213,7 +214,7 @@ class WorldObserver:
         heard = {node: found for node, found in sorted(report.nodes.items()) if now_s - found.at_s <= silent_s}
         readings = [each.aged(now_s) for each in heard.values()]
         open_works = [each for each in self.state.works.values() if each.at_s <= now_s and each.ended_s is None]
-        return replace(
+        picture = replace(
             self._still(),
             taken_at_s=now_s,
             node_statuses=tuple(self._status(host, report) for _, host in sorted(self.state.hosts.items())),
@@ -229,6 +230,7 @@ class WorldObserver:
             target=self.state.target,
             policies=self.scenario.policies_at(now_s),
         )
+        return eased(picture)
 
     def _still(self) -> Snapshot:
         """What never changes, in the order of pictures."""

@@ -19,6 +19,7 @@ from solvers.domain.plan import Plan, PlannerEnding, Proposal, ProposalStatus
 from solvers.domain.policy import Choice, Term
 from solvers.domain.snapshot import Snapshot
 from solvers.errors import EngineError, OverrunError
+from solvers.models.easing import as_eased
 from solvers.models.worth import Step, worth_acting, worth_of
 from solvers.planners.base import PlanRequest
 from solvers.planners.joint.certificate import certified
@@ -68,7 +69,7 @@ def try_chain(asking: Asking, planners: Iterable[str], request: PlanRequest) -> 
         if proposal is None or plan is None:
             attempts.append(attempt)
             continue
-        plan = certified(request, plan)
+        plan = as_eased(request.snapshot, certified(request, plan))
         proposal = replace(proposal, plan=plan)
         findings = asking.verify(request.snapshot, plan, request.movable)
         if not is_fatal(findings):

@@ -28,6 +28,7 @@ from solvers.domain.ids import Digest, Generation, PolicyName, WorkloadId
 from solvers.domain.plan import Plan, Proposal
 from solvers.domain.snapshot import Snapshot
 from solvers.errors import EngineError, InputError, LeaseLostError, SupersededError
+from solvers.models.easing import as_eased
 from solvers.models.worth import pinned_settings, worth_of
 from solvers.planners import registry
 from solvers.planners.base import Budget, PlanRequest
@@ -291,7 +292,7 @@ def replay(
 
 def _told_as_then(bound_usd_per_h: float | None, request: PlanRequest, plan: Plan) -> Plan:
     """With a bound of ours where the recorded plan has any: older records have none."""
-    return plan if bound_usd_per_h is None else certified(request, plan)
+    return as_eased(request.snapshot, plan if bound_usd_per_h is None else certified(request, plan))
 
 
 def _in_parts(plan: Plan, request: PlanRequest, propose: Propose, states: Mapping[PolicyName, bytes]) -> Plan | None:

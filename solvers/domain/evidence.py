@@ -19,6 +19,7 @@ class ReasonCode(StrEnum):
     CHEAPEST_FEASIBLE = "cheapest_feasible"
     KEPT_STANDING = "kept_standing"
     KEPT_AT_RISK = "kept_at_risk"
+    NEAREST_KNOWN = "nearest_known"
     PINNED_BY_MODE = "pinned_by_mode"
     REJECTED_ALTERNATIVE = "rejected_alternative"
     NO_PROFILE = "no_profile"

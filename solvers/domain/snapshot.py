@@ -11,6 +11,7 @@ from typing import Annotated
 
 from solvers.domain.change import Target
 from solvers.domain.device import Device, GpuType, Node, Offer, PowerCap, offered_nodes
+from solvers.domain.evidence import Reason
 from solvers.domain.ids import (
     ClusterName,
     DeviceId,
@@ -27,7 +28,7 @@ from solvers.domain.policy import Policy
 from solvers.domain.profile import Profile, TokenProfile
 from solvers.domain.telemetry import Demand, DeviceTelemetry, ReplicaTelemetry
 from solvers.domain.value import distinct, late, value, within
-from solvers.domain.workload import ModelVariant, OfflineTask, Project, Service, TrainingJob, Work, WorkloadKind
+from solvers.domain.workload import ModelVariant, OfflineTask, Project, Service, Slo, TrainingJob, Work, WorkloadKind
 from solvers.errors import FieldError
 
 SCHEMA_VERSION = 1
@@ -76,6 +77,19 @@ class JobStatus:
 
 
 @value
+class Eased:
+    """A service that is planned with an easier promise than its owner's, which nothing known keeps."""
+
+    service: ServiceId
+    asked: Slo
+    """The owner's."""
+    planned: Slo
+    """The easier one, which the picture has."""
+    nearest: Reason
+    """The GPU type that comes nearest, and what it is believed to do at hardly any load."""
+
+
+@value
 class Snapshot:
     """Everything a planner may know. All tuples are ordered by id, so equal worlds have equal digests."""
 
@@ -106,6 +120,8 @@ class Snapshot:
     token_profiles: Annotated[tuple[TokenProfile, ...], Along(Axis.GPU_TYPES, "gpu_type")] = ()
     policies: Annotated[tuple[Policy, ...], FieldRule.SAID] = late(())
     """Those that have a pool of devices, by name; `policy` decides on all the rest."""
+    eased: Annotated[tuple[Eased, ...], Along(Axis.WORKLOADS, "service"), distinct("service")] = late(())
+    """Whose promise in this picture is not the owner's."""
 
     def __post_init__(self) -> None:
         nodes, types = {node.id for node in self.nodes}, {item.name for item in self.gpu_types}
@@ -175,6 +191,10 @@ class Snapshot:
 
     def profiles_by_key(self) -> dict[tuple[ModelName, GpuTypeName], Profile]:
         return {(profile.model, profile.gpu_type): profile for profile in self.profiles}
+
+    def slo_asked(self, service: Service) -> Slo:
+        """Its owner's, where the picture has an easier one."""
+        return next((item.asked for item in self.eased if item.service == service.id), service.slo)
 
     def demands_by_service(self) -> dict[ServiceId, Demand]:
         return {demand.service: demand for demand in self.demands}

@@ -18,7 +18,7 @@ from types import EllipsisType
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.domain.arrays import Floats, Whole
+from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.domain.evidence import Fact, Reason, ReasonCode
 from solvers.domain.ids import ModelName
 from solvers.domain.plan import Assignment
@@ -130,7 +130,7 @@ class Beliefs:
             if need.gpu_types_allowed and device_class.gpu_type not in need.gpu_types_allowed:
                 refusals[index] = Reason(code=ReasonCode.TYPE_NOT_ALLOWED, subject=device_class.gpu_type)
                 continue
-            judged = None if need.refusal is not None else self._judge(need, device_class)
+            judged = None if need.refusal is not None else self.judged(need, device_class)
             if judged is None:
                 refusals[index] = need.refusal or Reason(code=ReasonCode.NO_PROFILE, subject=device_class.gpu_type)
                 continue
@@ -251,7 +251,8 @@ class Beliefs:
         )
         return settle(promise, batches, grid.latency_ms_mean[cells] * factor, grid.latency_ms_tail[cells] * factor)
 
-    def _judge(self, need: Need, device_class: DeviceClass) -> JudgedGrid | None:
+    def judged(self, need: Need, device_class: DeviceClass) -> JudgedGrid | None:
+        """All that is known of the need's own network on a class, kept or not; None where that is nothing."""
         if need.tokens is not None:
             return token_row(need, device_class, self.policy)
         grid = self.grid(need.model, device_class)
@@ -267,8 +268,7 @@ class Beliefs:
         whole = alone or device_class.unlimited
         shares = _shares_given(grid, device_class, self.policy.share_step_pct, whole=whole)
         limits = judged.limits_mib
-        room_mib = device_class.memory_mib - self.policy.memory_margin_mib
-        usable = grid.measured & outcome.feasible & (shares <= 100)[:, None] & (limits <= room_mib)[None, :]
+        usable = self._fitting(judged, device_class, shares) & outcome.feasible
         rows, columns = np.nonzero(usable)
         held = np.searchsorted(grid.memory_mib, limits, side="right") - 1
         reach = np.maximum.accumulate(np.where(usable, np.arange(len(grid.batches))[None, :], -1), axis=1)
@@ -291,6 +291,26 @@ class Beliefs:
             batch_min=grid.batches[np.argmax(usable, axis=1)][rows],
             batch_max=grid.batches[reach[rows, held[columns]]],
         )
+
+    def near(self, need: Need, device_class: DeviceClass) -> tuple[float, Reason | None]:
+        """The most that a device of the class serves to itself while it keeps the promise, requests/s; where that is
+        nothing, what a replica there comes to at best. Neither where nothing is known that fits.
+        """
+        alone = replace(need, affinity=replace(need.affinity, dedicated=True))
+        judged = None if need.refusal is not None else self.judged(alone, device_class)
+        if judged is None:
+            return 0.0, None
+        shares = _shares_given(judged.grid, device_class, self.policy.share_step_pct, whole=False)
+        fitting = self._fitting(judged, device_class, shares)
+        kept = fitting & judged.outcome.feasible
+        if kept.any():
+            return float((judged.outcome.capacity_rps * (100 / shares)[:, None])[kept].max()), None
+        return 0.0, _miss(need, device_class, judged, fitting, self.policy) if fitting.any() else None
+
+    def _fitting(self, judged: JudgedGrid, device_class: DeviceClass, shares: Whole) -> Flags:
+        room_mib = device_class.memory_mib - self.policy.memory_margin_mib
+        fits = judged.grid.measured & (shares <= 100)[:, None] & (judged.limits_mib <= room_mib)[None, :]
+        return np.asarray(fits)
 
     def option(self, need: Need, options: Options, index: int) -> Option:
         numbers = {name: getattr(options, name)[index].item() for name in (*_WHOLE, *_CHOSEN_BY)}
@@ -335,21 +355,24 @@ def _dynamic_power_w(grid: Grid, device_class: DeviceClass) -> Floats:
 def _refusal(need: Need, device_class: DeviceClass, judged: JudgedGrid, policy: Policy) -> Reason:
     """The nearest miss: the fastest measured point breaks the promise, or what keeps it does not fit."""
     keeps = judged.grid.measured & judged.outcome.feasible
-    if not keeps.any() and need.tokens is not None:
-        return token_miss(need, (need.model,), device_class.gpu_type, policy)
     if not keeps.any():
-        best_ms = float(judged.outcome.latency_ms[judged.grid.measured].min())
-        facts = (
-            Fact(name="latency_ms_best", value=round(best_ms, 3)),
-            Fact(name="latency_ms_limit", value=need.limit_ms or 0.0),
-        )
-        return Reason(code=ReasonCode.SLO_UNREACHABLE, subject=device_class.gpu_type, facts=facts)
+        return _miss(need, device_class, judged, judged.grid.measured, policy)
     needed = int(judged.limits_mib[keeps.any(axis=0)].min())
     facts = (
         Fact(name="memory_mib_needed", value=float(needed)),
         Fact(name="memory_mib_device", value=float(device_class.memory_mib)),
     )
     return Reason(code=ReasonCode.NO_MEMORY_LEFT, subject=device_class.gpu_type, facts=facts)
+
+
+def _miss(need: Need, device_class: DeviceClass, judged: JudgedGrid, cells: Flags, policy: Policy) -> Reason:
+    if need.tokens is not None:
+        return token_miss(need, (need.model,), device_class.gpu_type, policy)
+    facts = (
+        Fact(name="latency_ms_best", value=round(float(judged.outcome.latency_ms[cells].min()), 3)),
+        Fact(name="latency_ms_limit", value=need.limit_ms or 0.0),
+    )
+    return Reason(code=ReasonCode.SLO_UNREACHABLE, subject=device_class.gpu_type, facts=facts)
 
 
 def _joined(parts: list[Options]) -> Options:

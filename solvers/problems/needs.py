@@ -61,6 +61,13 @@ def never_waits(slo: Slo) -> bool:
     return slo.kind is SloKind.THROUGHPUT or (slo.kind is SloKind.LATENCY and slo.scope is SloScope.EXECUTION)
 
 
+def limit_ms(slo: Slo) -> float | None:
+    """Of a request, or of its first token; None where only throughput counts."""
+    if slo.kind is SloKind.DEADLINE and slo.deadline_s is not None:
+        return 1000 * slo.deadline_s
+    return slo.first_token_ms if slo.kind is SloKind.TOKENS else slo.latency_ms
+
+
 def utilisation_open(policy: Policy) -> float:
     """How busy a replica of an open-ended service may be planned to be."""
     return max(policy.utilisation_max, UTILISATION_OPEN)
@@ -241,10 +248,7 @@ def sized_for_rps(rate_rps: float, policy: Policy) -> float:
 def _of_service(service: Service, demand: Demand | None, policy: Policy) -> Need:
     rate = service.rate_rps_declared if demand is None else demand.rate_rps_upper
     slo = service.slo
-    limit_ms = slo.first_token_ms if slo.kind is SloKind.TOKENS else slo.latency_ms
-    if slo.kind is SloKind.DEADLINE and slo.deadline_s is not None:
-        limit_ms = 1000 * slo.deadline_s
-    elif slo.kind is SloKind.THROUGHPUT and slo.throughput_rps_min is not None:
+    if slo.kind is SloKind.THROUGHPUT and slo.throughput_rps_min is not None:
         rate = max(rate, slo.throughput_rps_min)
     return Need(
         kind=WorkloadKind.SERVICE,
@@ -254,7 +258,7 @@ def _of_service(service: Service, demand: Demand | None, policy: Policy) -> Need
         priority=service.priority,
         rate_rps=sized_for_rps(rate, policy),
         rate_rps_least=rate,
-        limit_ms=limit_ms,
+        limit_ms=limit_ms(slo),
         percentile=slo.percentile,
         end_to_end=slo.scope is not SloScope.EXECUTION and slo.kind is not SloKind.TOKENS,
         replicas_min=service.replicas_min,

@@ -20,6 +20,7 @@ from app import kinds
 from app.errors import Fault
 from app.store import documents, nodes
 from app.store.nodes import FleetPart
+from solvers.domain.arrays import Floats
 from solvers.domain.codec import from_plain
 from solvers.domain.device import GpuType, Node, PowerCap, PriceKind
 from solvers.domain.policy import Policy, Pool
@@ -37,8 +38,8 @@ from solvers.domain.workload import (
 from solvers.models.base import Quantity, Queries
 from solvers.models.serving.token_plans import LONG_PART
 from solvers.models.suite import Suite
-from solvers.problems.needs import task_rate_rps
-from solvers.problems.promise import PERCENTILE_MAX
+from solvers.problems.needs import limit_ms, task_rate_rps
+from solvers.problems.promise import PERCENTILE_MAX, Promise, settle
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 UNKNOWN_SHOWN = 3
@@ -111,7 +112,8 @@ class _BestOfType:
 
     model: str
     gpu_type: str
-    latency_ms: float
+    latency_ms: Floats
+    """By batch."""
     rate_rps: float
 
 
@@ -146,12 +148,21 @@ def _of_tokens(lengths: TokenLengths, models: Sequence[ModelVariant]) -> Iterato
 
 
 def _of_latency(slo: Slo, best: Sequence[_BestOfType]) -> Iterator[Fault]:
-    fastest = min(best, key=lambda item: item.latency_ms)
-    limit_ms = slo.latency_ms
-    if slo.kind is SloKind.LATENCY and limit_ms is not None and limit_ms < fastest.latency_ms:
-        detail = f"{limit_ms:g} ms is less than the best that any device is believed to do:"
-        detail += f" {fastest.model} takes {fastest.latency_ms:.3g} ms on {fastest.gpu_type}, alone and one at a time"
-        yield Fault(pointer="/slo/latency_ms", code="slo-unreachable", detail=detail)
+    limit, end_to_end = limit_ms(slo), slo.scope is not SloScope.EXECUTION
+    promise = Promise(limit_ms=0.0, percentile=slo.percentile, end_to_end=end_to_end)
+    answers = [(float(np.nanmin(_answers_ms(promise, item))), item) for item in best]
+    fastest_ms, fastest = min(answers, key=lambda item: item[0])
+    if slo.kind in (SloKind.LATENCY, SloKind.DEADLINE) and limit is not None and limit < fastest_ms:
+        field = "latency_ms" if slo.kind is SloKind.LATENCY else "deadline_s"
+        takes = "answers within" if end_to_end else "takes"
+        detail = f"{limit:g} ms is less than the best that any device is believed to do: {fastest.model} {takes}"
+        detail += f" {fastest_ms:.3g} ms on {fastest.gpu_type}, alone and hardly used; it is served as near as is known"
+        yield Fault(pointer=f"/slo/{field}", code="slo-unreachable", detail=detail)
+
+
+def _answers_ms(promise: Promise, item: _BestOfType) -> Floats:
+    """By batch, at hardly any load."""
+    return settle(promise, np.array(BATCHES, dtype=np.float64), item.latency_ms, item.latency_ms).latency_ms
 
 
 def _of_rate(work: Service | OfflineTask, best: Sequence[_BestOfType], gpus: dict[str, float]) -> Iterator[Fault]:
@@ -177,7 +188,7 @@ def _bests(suite: Suite, models: Sequence[str], fleet: Sequence[FleetPart]) -> l
     answer = suite.predict(queries, Quantity.LATENCY_MS).mean.reshape(-1, len(BATCHES))
     rates = 1000.0 * np.array(BATCHES) / answer
     return [
-        _BestOfType(model, gpu_type, float(np.nanmin(row)), float(np.nanmax(rate)))
+        _BestOfType(model, gpu_type, row, float(np.nanmax(rate)))
         for (model, gpu_type, _), row, rate in zip(asked[:: len(BATCHES)], answer, rates, strict=True)
         if np.isfinite(row).any()
     ]

@@ -233,6 +233,7 @@ _FOR = frozenset(
         ReasonCode.CHEAPEST_FEASIBLE,
         ReasonCode.KEPT_STANDING,
         ReasonCode.KEPT_AT_RISK,
+        ReasonCode.NEAREST_KNOWN,
         ReasonCode.PINNED_BY_MODE,
         ReasonCode.FILLS_SPARE_SHARE,
         ReasonCode.REPLICAS_MIN,

@@ -25,6 +25,7 @@ _REASONS: Mapping[ReasonCode, str] = {
     ReasonCode.CHEAPEST_FEASIBLE: "{subject} is the cheapest choice that keeps the SLO",
     ReasonCode.KEPT_STANDING: "{subject} stays as it is: it still keeps the SLO and changing it would not pay",
     ReasonCode.KEPT_AT_RISK: "{subject} stays as it is, though nothing shows that it keeps the SLO",
+    ReasonCode.NEAREST_KNOWN: "{subject} is the cheapest choice near the SLO, which nothing known keeps",
     ReasonCode.PINNED_BY_MODE: "{subject} is left alone because its mode does not allow changes here",
     ReasonCode.REJECTED_ALTERNATIVE: "{subject} was looked at and rejected",
     ReasonCode.NO_PROFILE: "nothing is known about {subject}: no profile",

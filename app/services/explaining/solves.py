@@ -21,6 +21,7 @@ from solvers.domain.snapshot import Snapshot
 from solvers.domain.value import value
 from solvers.domain.workload import Service, Slo, SloKind, WorkloadKind
 from solvers.errors import FieldError, InputError, NotFoundError
+from solvers.models.easing import eased
 from solvers.planners.base import PlanRequest
 
 FACTORS = (0.5, 0.7, 0.85, 1.0, 1.25, 1.5, 2.0)
@@ -82,7 +83,7 @@ class Solves:
         name = next((item.name for item in picture.gpu_types if item.name == gpu_type), None)
         if name is None:
             raise NotFoundError(f"there is no GPU type {gpu_type}", gpu_type=gpu_type)
-        before, after, serving = self._again(replace(service, gpu_types_allowed=(name,)))
+        before, after, serving = self._again(replace(service, gpu_types_allowed=(name,)), anew=True)
         more = after.cost_usd_per_h - before.cost_usd_per_h
         return Forced(
             workload=workload,
@@ -109,7 +110,7 @@ class Solves:
         return tuple(replace(item, cost_usd_per_h_more=round(item.cost_usd_per_h - here, DIGITS)) for item in points)
 
     def _point(self, service: Service, factor: float) -> SloPoint:
-        slo, limit_ms = _scaled(service.slo, factor)
+        slo, limit_ms = _scaled(self.made.picture.slo_asked(service), factor)
         before, after, serving = self._again(replace(service, slo=slo))
         return SloPoint(
             factor=factor,
@@ -123,11 +124,12 @@ class Solves:
             verified=after.verified,
         )
 
-    def _again(self, service: Service) -> tuple[Outcome, Outcome, Serving]:
-        """Both outcomes, and how the changed service is served then."""
+    def _again(self, service: Service, *, anew: bool = False) -> tuple[Outcome, Outcome, Serving]:
+        """Both outcomes, and how the changed service is served then; `anew`: with promises eased for it."""
         picture = self.made.picture
         services = tuple(service if item.id == service.id else item for item in picture.services)
         changed = replace(picture, services=services)
+        changed = eased(changed) if anew else changed
         again = self.made if changed == picture else planned(changed, self.wish, self.asking)
         serving = servings(again)[WorkloadKey(WorkloadId(service.id), WorkloadKind.SERVICE)]
         return outcome_of(self.made), outcome_of(again), serving

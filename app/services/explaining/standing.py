@@ -9,12 +9,13 @@ from datetime import datetime
 
 from app.records import record, record_of
 from app.services.explaining.explaining import ExplainedGap
-from app.services.explaining.sentences import answered_words, gap_words
+from app.services.explaining.sentences import answered_words, facts_text, gap_words
 from app.store.cycles import CycleSummary
 from app.store.plans import PlanSummary
 from app.store.targets import Lease
 from solvers.cycle.owners import StandingOwners
 from solvers.domain.change import Target
+from solvers.domain.evidence import Reason, ReasonCode
 from solvers.domain.plan import Assignment, Unplaced
 from solvers.domain.value import value
 from solvers.domain.workload import WorkloadKind
@@ -60,7 +61,7 @@ class PlanningLine:
 
 @value
 class ShortLine:
-    """A workload for which a plan has no place, or too little of it."""
+    """A workload for which a plan has no place, too little of it, or none that keeps its SLO."""
 
     id: str
     """Of the workload, `project/name`."""
@@ -94,9 +95,15 @@ def plan_line(plan: PlanSummary, target: Target, standing: StandingOwners, short
 def short_lines(standing: Iterable[Assignment], found: Iterable[ExplainedGap]) -> tuple[ShortLine, ...]:
     """Services first, for people wait for them; among these who lacks the largest part of its rate."""
     served: defaultdict[str, float] = defaultdict(float)
+    missed: dict[str, ShortLine] = {}
     for item in standing:
         served[item.workload] += item.capacity_rps
+        for why in item.reasons:
+            if why.code is ReasonCode.NEAREST_KNOWN:
+                missed[item.workload] = _missed_line(item, why)
     lines = [_short_line(gap, served[gap.workload]) for gap in found]
+    short = {line.id for line in lines}
+    lines += [line for name, line in missed.items() if name not in short]
     return tuple(
         sorted(lines, key=lambda item: (item.kind != WorkloadKind.SERVICE, -(item.part_short or 0.0), item.id))
     )
@@ -114,6 +121,12 @@ def _short_line(gap: ExplainedGap, served_rps: float) -> ShortLine:
         said = "no place"
     first = gap.why[0].sentence.removesuffix(".") if gap.why else "its planner gave no reason"
     return record_of(ShortLine, gap, id=gap.workload, part_short=part, told=f"{said}: {first}")
+
+
+def _missed_line(item: Assignment, why: Reason) -> ShortLine:
+    """Of a service that is served whole and cannot keep its promise."""
+    told = f"served, but nothing known keeps its SLO{facts_text(why.facts)}"
+    return ShortLine(id=item.workload, kind=item.kind.value, rate_rps_short=0.0, part_short=None, told=told)
 
 
 def unled_words(lease: Lease | None) -> str | None:

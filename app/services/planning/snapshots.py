@@ -40,6 +40,7 @@ from solvers.domain.telemetry import (
     ReplicaTelemetry,
 )
 from solvers.domain.workload import ModelVariant, OfflineTask, Project, Service, TrainingJob, WorkloadKind
+from solvers.models.easing import eased
 
 DEMAND_WINDOW_S = 60.0
 """The mean demand is that of this window; a service that no edge reported for so long counts as declared."""
@@ -56,8 +57,8 @@ class StoreObserver:
         self._completion = completion
 
     def observe(self) -> Snapshot:
-        """A consistent snapshot of now, with what is believed where nobody measured. Raises TransientError when the
-        database cannot be read.
+        """A consistent snapshot of now that plans are made from. Raises TransientError when the database cannot be
+        read.
         """
         return self.completed(without_idle_built_in(self.whole()))
 
@@ -69,9 +70,11 @@ class StoreObserver:
             return read_snapshot(session, self._cluster)
 
     def completed(self, snapshot: Snapshot) -> Snapshot:
-        """The same with what is believed where nobody measured. Raises TransientError while that is being learned."""
+        """The same with what is believed where nobody measured, and with promises eased that nothing keeps. Raises
+        TransientError while beliefs are being learned.
+        """
         told = with_token_profiles(snapshot)
-        return told if self._completion is None else self._completion.complete(told)
+        return eased(told if self._completion is None else self._completion.complete(told))
 
 
 def read_snapshot(session: Session, cluster: ClusterName) -> Snapshot:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -199,6 +200,16 @@ def test_what_can_hardly_be_meant_is_warned_of(world: World, headroom: Headroom,
     ]  # fmt: skip
     assert told["slo-unreachable)"].startswith(f"warning: {file}:5: slo.latency_ms: 0.001 ms is less than the best")
     assert all(line.startswith(f"warning: {file}:") for line in told.values())
+    (best,) = re.findall(r"answers within ([0-9.]+) ms", told["slo-unreachable)"])
+    for slo, warned in (
+        ({"latency_ms": 0.95 * float(best)}, True),
+        ({"latency_ms": 1.05 * float(best)}, False),
+        ({"latency_ms": 0.95 * float(best), "scope": "execution"}, False),
+        ({"kind": "deadline", "deadline_s": 0.95e-3 * float(best)}, True),
+    ):
+        document = {"project": OWN, "name": "one", "model": "resnet50", "slo": slo, "rate_rps_declared": 10}
+        answer = world.call("PUT", f"/v1/services/{OWN}/one", plain=document)
+        assert ("slo-unreachable" in answer.headers.get("headroom-warnings", "")) is warned, (slo, answer.text)
     answer = world.call("PUT", "/v1/power-caps/node/a", plain={"scope": "node", "subject": "a", "limit_w": 2})
     assert "cap-below-idle" in answer.headers["headroom-warnings"]
     answer = world.call("PUT", "/v1/power-caps/node/a", plain={"scope": "node", "subject": "a", "limit_w": 200})

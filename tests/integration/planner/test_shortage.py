@@ -14,7 +14,7 @@ from app.services.seen.status import StatusReader
 from app.store import targets
 from solvers.cycle.record import HoldReason
 from solvers.domain.policy import CostBasis
-from solvers.domain.workload import ServiceMode
+from solvers.domain.workload import ServiceMode, Slo
 from tests.integration.planner.test_planning import lead
 from tests.integration.planner.world import CLUSTER, World
 from tests.unit.app.services.whatif.small_fleet import POLICY, service
@@ -39,6 +39,11 @@ def _told(world: World) -> dict[str, float]:
     return shown
 
 
+def _stands_rps(world: World) -> float:
+    with world.database.reading() as session:
+        return sum(item.capacity_rps for item in targets.current(session, CLUSTER).assignments)
+
+
 def _held(planning: Planning, leader: Leader, reason: HoldReason) -> None:
     (record,) = planning.run_lanes(leader)
     assert record.decision is not None
@@ -51,8 +56,7 @@ def test_who_asks_for_less_is_short_no_more_and_who_asks_for_more_is(world: Worl
     planning.run_lanes(leader)
     before = _told(world)
     assert before["vision/labels"] > 0.5 * TOO_MUCH_RPS
-    with world.database.reading() as session:
-        stands_rps = sum(item.capacity_rps for item in targets.current(session, CLUSTER).assignments)
+    stands_rps = _stands_rps(world)
     for asked_rps in (2 * TOO_MUCH_RPS, 3 * TOO_MUCH_RPS):
         world.declare(service("labels", rate_rps=asked_rps))
         _held(planning, leader, HoldReason.NOTHING_TO_CHANGE)
@@ -76,3 +80,26 @@ def test_whoever_waits_for_people_is_not_forgotten_for_what_moves_by_itself(worl
     after = _told(world)
     assert after["vision/labels"] == before["vision/labels"]
     assert after["vision/search"] == pytest.approx(before["vision/search"] + TOO_MUCH_RPS)
+
+
+def test_who_promises_what_nothing_keeps_is_served_and_told_so(world: World, planning: Planning) -> None:
+    hard = replace(service("labels", rate_rps=20.0), slo=Slo(latency_ms=0.5))
+    world.build(hard)
+    leader = lead(world)
+    (record,) = planning.run_lanes(leader)
+    assert [item.asked for item in record.snapshot.eased] == [hard.slo]
+    fleet = StatusReader(world.database, CLUSTER).fleet(None)
+    assert fleet.plan is not None
+    assert (fleet.plan.unplaced_count, fleet.services[0].slo) == (0, hard.slo)
+    (line,) = fleet.short
+    assert (line.id, line.rate_rps_short) == ("vision/labels", 0.0)
+    assert line.told.startswith("served, but nothing known keeps its SLO (latency best ")
+    assert line.told.endswith(" ms, latency limit 0.5 ms)")
+    few_rps = _stands_rps(world)
+    # More is asked of it, so it gets more; and an easier promise is kept as any.
+    world.declare(replace(hard, rate_rps_declared=100.0))
+    planning.run_lanes(leader)
+    assert _stands_rps(world) > 100.0 > few_rps
+    world.declare(service("labels", rate_rps=20.0))
+    planning.run_lanes(leader)
+    assert not StatusReader(world.database, CLUSTER).fleet(None).short

@@ -386,7 +386,7 @@ def test_status_tells_the_fleet_at_a_glance(api: Api, headroom: Headroom) -> Non
     at = lines.index(f"generation 7 by greedy, since 00:00:00 UTC, when planned {FAR}, 9 without a place")
     # Who that is, how much of its rate, and why.
     assert lines[at + 1] == "vision/big: 12 % of 300 requests/s unserved: t4 has too little SM share left"
-    assert lines[at + 9] == "and 1 more without a place: headroom explain WORKLOAD says why of each"
+    assert lines[at + 9] == "and 1 more: headroom explain WORKLOAD says why of each"
     assert f"WARNING: {UNLED}" in lines
     line = next(line for line in out.splitlines() if line.startswith("vision/resnet50"))
     assert line.split() == ["vision/resnet50", "auto", "p99", "80", "ms", "1/2", "300", "-", "50.0", "%"]

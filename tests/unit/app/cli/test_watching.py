@@ -195,9 +195,9 @@ def test_a_node_that_is_empty_says_who_is_short_of_a_place(api: Api, headroom: H
     head = "n1 is empty: safe to reboot (headroom uncordon n1 puts it back)"
     for words in (("drain", "n1", "--wait"), ("drain", "n1")):
         lines = headroom(*words).out.splitlines()
-        assert lines[:2] == [head, "without a place now, or with too little of it:"]
+        assert lines[:2] == [head, "not served as asked now:"]
         assert lines[2] == "  vision/big: 12 % of 300 requests/s unserved: t4 has too little SM share left"
-        assert lines[-1] == "  and 1 more without a place: headroom explain WORKLOAD says why of each"
+        assert lines[-1] == "  and 1 more: headroom explain WORKLOAD says why of each"
     assert headroom("drain", "n1", "-o", "json").json["short"] == empty["short"]
     # A server of an earlier version tells nobody.
     del empty["short"]

@@ -36,6 +36,7 @@ from solvers.domain.plan import Plan
 from solvers.domain.policy import Objective
 from solvers.domain.workload import Service, Slo, SloKind
 from solvers.errors import FieldError, InputError, NotFoundError
+from solvers.models.easing import eased
 from solvers.planners.registry import propose
 from solvers.verify.checks import verify
 from tests import builders, chats
@@ -257,6 +258,16 @@ def test_a_promise_costs_less_the_longer_it_is() -> None:
     assert served == sorted(served, reverse=True)
     assert points[3].cost_usd_per_h_more == 0
     assert points[-1].cost_usd_per_h < points[3].cost_usd_per_h
+
+
+def test_the_curve_of_a_promise_that_nothing_keeps_is_of_the_owners() -> None:
+    picture = eased(builders.lab([builders.service("fast", slo=builders.slo(4.0), rate_rps_declared=1.0)]))
+    solves = Solves.of(picture, WISH, ASKING)
+    points = solves.slo_curve("demo/fast")
+    assert [point.limit_ms for point in points] == [2.0, 2.8, 3.4, 4.0, 5.0, 6.0, 8.0]
+    assert points[0].rate_rps_short > 0 == points[-1].rate_rps_short
+    # Forced onto a type, it is as near as that comes.
+    assert solves.forced("demo/fast", "t4").rate_rps_short == 0
 
 
 def test_a_curve_never_rises_twice(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from app.services.explaining.explaining import gaps
 from app.services.explaining.standing import UNLED_S, short_lines, unled_words
 from app.store.targets import Lease
-from solvers.domain.evidence import Reason, ReasonCode
+from solvers.domain.evidence import Fact, Reason, ReasonCode
 from solvers.domain.ids import WorkloadId
 from solvers.domain.plan import Unplaced
 from solvers.domain.workload import WorkloadKind
@@ -45,6 +45,17 @@ def test_who_is_short_is_told_of_how_much_and_why_the_worst_first() -> None:
     ]
     assert [item.part_short for item in found[:2]] == [1.0, 0.25]
     assert found[3].part_short is None
+
+
+def test_who_is_served_without_a_promise_kept_is_told_once_and_after_who_lacks() -> None:
+    on = builders.device("a", 0, "t4")
+    facts = (Fact(name="latency_ms_best", value=35.71), Fact(name="latency_ms_limit", value=30.0))
+    near = Reason(code=ReasonCode.NEAREST_KNOWN, subject="t4", facts=facts)
+    standing = [builders.assignment(f"demo/late#{number}", on, reasons=(near,)) for number in range(2)]
+    standing.append(builders.assignment("demo/some#0", on, reasons=(near,)))
+    found = short_lines(standing, gaps([unplaced("demo/some", 100.0)], None))
+    assert [item.id for item in found] == ["demo/some", "demo/late"]
+    assert found[1].told == "served, but nothing known keeps its SLO (latency best 35.71 ms, latency limit 30 ms)"
 
 
 def test_that_nobody_plans_is_said_once_no_other_took_over() -> None:
