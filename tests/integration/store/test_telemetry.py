@@ -136,6 +136,27 @@ def test_a_row_that_waits_while_its_partition_is_made_is_to_be_sent_again(databa
         assert _homes(session) == [f"report_log_p{late:%Y%m%d}"]
 
 
+def test_rows_that_move_in_are_seen_by_who_looks_for_them_meanwhile(database: Database) -> None:
+    """Else a report that is sent again would be stored again."""
+    late = _today() + timedelta(days=12, hours=6)
+    with database.transaction() as session:
+        _log(session, late)
+
+    def logged() -> list[tuple[str, str, int]]:
+        with database.raw() as connection:
+            wanted = {"sources": ["node/n1"], "boots": ["b"], "sequences": [0]}
+            return connection.execute(driven(named("logged_reports")), wanted).fetchall()
+
+    with ThreadPoolExecutor(1) as pool:
+        with database.transaction() as session:
+            telemetry.ensure_partitions(session, 12)
+            looking = pool.submit(logged)
+            wait_until(lambda: _waits(database))
+        assert looking.result() == [("node/n1", "b", 0)]
+    with database.reading() as session:
+        assert _homes(session) == [f"report_log_p{late:%Y%m%d}"]
+
+
 def test_making_partitions_waits_for_nobody_who_waits_for_it(database: Database) -> None:
     """Whoever reads a table and then another one, as accounting does, is let through in between."""
     with database.transaction() as session:
