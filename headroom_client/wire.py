@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -56,7 +57,8 @@ class UnreachableError(ClientError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiAnswer:
     """A successful answer: status, parsed body (None when empty), the version tag, how far what is believed has come
-    with what is stored (`learned`, `learning`, `failed`), if any, and what the server's clock said.
+    with what is stored (`learned`, `learning`, `failed`), if any, what the server's clock said, and what was stored
+    although it can hardly be meant, as faults.
     """
 
     status: int
@@ -64,6 +66,7 @@ class ApiAnswer:
     etag: str | None
     belief: str | None = None
     date: str | None = None
+    warnings: tuple[Mapping[str, Any], ...] = ()
 
 
 def given(wanted: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,6 +155,7 @@ def answer_of(response: httpx.Response) -> ApiAnswer:
         etag=headers.get("etag"),
         belief=headers.get("headroom-belief"),
         date=headers.get("date"),
+        warnings=tuple(json.loads(headers.get("headroom-warnings", "[]"))),
     )
 
 

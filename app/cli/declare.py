@@ -9,7 +9,7 @@ import os
 import shlex
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -261,9 +261,7 @@ def apply(
         found = checked(client, documents)
         judged = [document for document in documents if document.kind != PROFILES]
         for document, line in zip(judged, found or [], strict=found is not None):
-            for warning in line["warnings"]:
-                complaint = document.complaint(warning["pointer"], warning["detail"])
-                typer.echo(f"warning: {complaint} ({warning['code']})", err=True)
+            _warn(document, line["warnings"])
         _refuse(judged, found or [])
         if dry_run:
             if found is None:
@@ -271,6 +269,12 @@ def apply(
             _show_lines([{"document": _label(line), "outcome": line["outcome"]} for line in found], output)
             return
         _each(client, documents, apply_document, output)
+
+
+def _warn(document: Declared, warnings: Iterable[Mapping[str, Any]]) -> None:
+    for warning in warnings:
+        complaint = document.complaint(warning["pointer"], warning["detail"])
+        typer.echo(f"warning: {complaint} ({warning['code']})", err=True)
 
 
 def _label(line: Document) -> str:
@@ -330,6 +334,9 @@ def patch(
         before = client.get(kind.name, *key)
         after = client.patch(kind.name, key, labels_merged(said, before.body), if_match=before.etag)
     outcome = DocumentOutcome.UNCHANGED if after.etag == before.etag else DocumentOutcome.UPDATED
+    for warning in after.warnings:
+        place = warning["pointer"].strip("/").replace("/", ".")
+        typer.echo(f"warning: {place}: {warning['detail']} ({warning['code']})", err=True)
     show(_as_file(kind, after.body), output, f"{outcome.value:<10} {kind.name}/{'/'.join(key)}")
 
 
@@ -459,7 +466,7 @@ def _put(client: Client, kind: Kind, key: tuple[str, ...], file: Path, tag: str 
     if len(documents) != 1 or (documents[0].kind, documents[0].key) != (kind.name, key):
         raise InputError(f"{file}: this is not {kind.name}/{'/'.join(key)} any more")
     try:
-        client.put(kind.name, documents[0].fields, if_match=tag)
+        _warn(documents[0], client.put(kind.name, documents[0].fields, if_match=tag).warnings)
     except ApiError as error:
         for line in _placed(documents[0], error):
             typer.echo(f"headroom: {line}", err=True)

@@ -196,5 +196,13 @@ class Snapshot:
         """Its owner's, where the picture has an easier one."""
         return next((item.asked for item in self.eased if item.service == service.id), service.slo)
 
+    def as_asked(self) -> Snapshot:
+        """With the owners' promises, but of services whose promise is another than the eased one by now."""
+        if not self.eased:
+            return self
+        before = {(item.service, item.planned): item.asked for item in self.eased}
+        services = tuple(replace(item, slo=before.get((item.id, item.slo), item.slo)) for item in self.services)
+        return replace(self, services=services, eased=())
+
     def demands_by_service(self) -> dict[ServiceId, Demand]:
         return {demand.service: demand for demand in self.demands}

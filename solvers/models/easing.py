@@ -39,7 +39,7 @@ def eased(snapshot: Snapshot) -> Snapshot:
     """The picture with promises that can be kept where anything is known that comes near; those that it eased before
     are judged anew.
     """
-    snapshot = _as_asked(snapshot)
+    snapshot = snapshot.as_asked()
     look = _Look(snapshot)
     found = {item.service: item for item in map(look.eased, look.needs) if item is not None}
     if not found:
@@ -51,15 +51,6 @@ def eased(snapshot: Snapshot) -> Snapshot:
         ),
         eased=tuple(sorted(found.values(), key=lambda item: item.service)),
     )
-
-
-def _as_asked(snapshot: Snapshot) -> Snapshot:
-    """With the owners' promises, but of who has said another since."""
-    if not snapshot.eased:
-        return snapshot
-    before = {(item.service, item.planned): item.asked for item in snapshot.eased}
-    services = tuple(replace(item, slo=before.get((item.id, item.slo), item.slo)) for item in snapshot.services)
-    return replace(snapshot, services=services, eased=())
 
 
 def _easier(slo: Slo, nearest: Reason, times: float) -> Slo:

@@ -76,7 +76,9 @@ def latency_limit(work: Work) -> tuple[float | None, bool]:
 def terms_of(snapshot: Snapshot, plan: Plan) -> dict[str, Digest]:
     """What promoting a plan would tell processes of the documents of workloads on approve, as a digest by workload."""
     placed = {item.workload for item in plan.assignments}
-    asked = (work for work in snapshot.works if work.mode is ServiceMode.APPROVE and WorkloadId(work.id) in placed)
+    asked = (
+        work for work in snapshot.as_asked().works if work.mode is ServiceMode.APPROVE and WorkloadId(work.id) in placed
+    )
     # Of the domain's worker, whose later fields leave the digests of earlier releases as they are.
     return {work.id: digest((work.worker, *_documented(work).values())) for work in asked}
 
@@ -322,7 +324,7 @@ class _Terms:
     def __init__(self, snapshot: Snapshot, told: Iterable[ReplicaTarget] = ()) -> None:
         self._told = grouped(told, lambda item: item.workload)
         self._works: Mapping[WorkloadKind, Mapping[str, Work]] = {
-            WorkloadKind.SERVICE: {item.id: item for item in snapshot.services},
+            WorkloadKind.SERVICE: {item.id: item for item in snapshot.as_asked().services},
             WorkloadKind.JOB: {item.id: item for item in snapshot.jobs},
             WorkloadKind.TASK: {item.id: item for item in snapshot.tasks},
         }

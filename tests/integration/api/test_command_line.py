@@ -200,6 +200,10 @@ def test_what_can_hardly_be_meant_is_warned_of(world: World, headroom: Headroom,
     ]  # fmt: skip
     assert told["slo-unreachable)"].startswith(f"warning: {file}:5: slo.latency_ms: 0.001 ms is less than the best")
     assert all(line.startswith(f"warning: {file}:") for line in told.values())
+    status, out, err = headroom("patch", "service", f"{OWN}/one", "-p", "{slo: {latency_ms: 0.002}}")
+    assert (status, out) == (0, f"updated    service/{OWN}/one\n")
+    assert err.startswith("warning: slo.latency_ms: 0.002 ms is less than the best")
+    assert err.endswith("(rate-unservable)\n")
     (best,) = re.findall(r"answers within ([0-9.]+) ms", told["slo-unreachable)"])
     for slo, warned in (
         ({"latency_ms": 0.95 * float(best)}, True),

@@ -8,6 +8,7 @@ import pytest
 
 from app.services.planning.planning import Leader, Planning
 from app.services.planning.plans import Plans
+from app.services.planning.rollout import outdated
 from app.services.planning.snapshots import StoreObserver
 from app.services.seen.meters import MeterReader
 from app.services.seen.status import StatusReader
@@ -95,11 +96,15 @@ def test_who_promises_what_nothing_keeps_is_served_and_told_so(world: World, pla
     assert (line.id, line.rate_rps_short) == ("vision/labels", 0.0)
     assert line.told.startswith("served, but nothing known keeps its SLO (latency best ")
     assert line.told.endswith(" ms, latency limit 0.5 ms)")
-    few_rps = _stands_rps(world)
+    # What it does is judged by its owner's promise, so nobody finds it outdated.
+    with world.database.reading() as session:
+        (told,) = targets.workloads_told(session)
+        assert (told.workload, told.latency_ms_limit, outdated(session)) == ("vision/labels", 0.5, ())
+    assert _stands_rps(world) < 500.0
     # More is asked of it, so it gets more; and an easier promise is kept as any.
-    world.declare(replace(hard, rate_rps_declared=100.0))
+    world.declare(replace(hard, rate_rps_declared=500.0))
     planning.run_lanes(leader)
-    assert _stands_rps(world) > 100.0 > few_rps
+    assert _stands_rps(world) > 500.0
     world.declare(service("labels", rate_rps=20.0))
     planning.run_lanes(leader)
     assert not StatusReader(world.database, CLUSTER).fleet(None).short
