@@ -11,6 +11,7 @@ or devices that are there but cannot be used by it, is short as ever.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -30,6 +31,8 @@ from solvers.problems.needs import Need, limit_ms, needs_of
 EASES = (1.5, 2.0, 3.0, 4.5, 7.0, 10.0)
 """Times the best that is believed: the first with which devices could serve it together. At the best itself a replica
 would have to idle nearly always."""
+SPARE = 1.3
+"""Times its rate that devices must serve before a service whose replicas stand is eased less than they were."""
 TINY_MS = 1e-9
 _KEPT = frozenset({ReasonCode.CHEAPEST_FEASIBLE, ReasonCode.KEPT_STANDING, ReasonCode.KEPT_AT_RISK})
 """What plans say of a replica that keeps the promise it was planned by."""
@@ -97,6 +100,10 @@ class _Look:
             policy.name: Beliefs(policy=policy, tables=tables, classes=self._fleet.classes)
             for policy in self._owners.policies
         }
+        self._stands_ms: defaultdict[WorkloadId, float] = defaultdict(float)
+        """By workload, the longest that was planned for a replica of it."""
+        for item in snapshot.target.assignments:
+            self._stands_ms[item.workload] = max(self._stands_ms[item.workload], item.latency_ms_planned or 0.0)
         decides = [self._owners.policy_at(item.id).name for item in self._fleet.devices]
         self._owned = {name: np.array([each == name for each in decides], dtype=bool) for name in self._beliefs}
 
@@ -112,7 +119,13 @@ class _Look:
         service, nearest = self._services[need.workload], min(missed, key=_times)
         easier = (_easier(service.slo, nearest, times) for times in EASES)
         most = [(slo, self._most_rps(need, slo)) for slo in easier]
-        planned, most_rps = next((item for item in most if item[1] >= need.rate_rps), most[-1])
+        stands_ms = self._stands_ms[need.workload]
+        enough = (
+            (slo, most_rps)
+            for slo, most_rps in most
+            if most_rps >= need.rate_rps * (SPARE if (limit_ms(slo) or 0.0) < stands_ms else 1.0)
+        )
+        planned, most_rps = next(enough, most[-1])
         return Eased(service=service.id, asked=service.slo, planned=planned, nearest=nearest) if most_rps > 0 else None
 
     def _most_rps(self, need: Need, slo: Slo) -> float:

@@ -147,3 +147,18 @@ def test_it_is_eased_until_devices_that_come_so_near_could_serve_its_rate() -> N
     assert limits[0] == pytest.approx(EASES[0])
     assert limits[-1] == pytest.approx(EASES[-1])
     assert any(limits[1] == pytest.approx(times) for times in EASES[1:-1])
+
+
+def test_who_stands_is_eased_less_only_where_that_is_plenty() -> None:
+    """Else a rate that goes up and down a little would change the plan each time."""
+
+    def planned_ms(rate_rps: float, stands_ms: float | None) -> float:
+        hard = builders.service(slo=builders.slo(HARD_MS), rate_rps_declared=rate_rps)
+        there = builders.assignment(f"{hard.id}#0", V100, latency_ms_planned=stands_ms)
+        return eased(picture(hard, target=builders.target([there] if stands_ms else []))).services[0].slo.latency_ms
+
+    more_rps = next(rate for rate in range(10, 2000, 10) if planned_ms(rate, None) > planned_ms(1.0, None))
+    most_rps = more_rps - 10.0
+    near_ms, far_ms = planned_ms(most_rps, None), planned_ms(more_rps, None)
+    assert planned_ms(most_rps, far_ms) == far_ms
+    assert planned_ms(most_rps / 1.4, far_ms) == planned_ms(most_rps, near_ms) == near_ms
