@@ -326,7 +326,8 @@ def _succeeds(joined: Sequence[str] | None, head: _Head, report: Report | EdgeRe
     """Whether another boot's report becomes the head: a node's when it joined later than the head's, or when that fell
     silent and it goes on; a gateway's, which joins nothing, when it is newer or nobody else speaks.
     """
-    newer = report.observed_at_s > head.observed_at_s or head.observed_at_s > head.now_s
+    # Where both are still to come, the server's clock is behind, and theirs tells which is newer.
+    newer = report.observed_at_s > head.observed_at_s or report.observed_at_s <= head.now_s < head.observed_at_s
     if joined is None:
         return newer or head.silent or not head.boot_id
     if report.boot_id not in joined:

@@ -266,19 +266,21 @@ def test_a_foreign_boot_displaces_nobody(fleet: Database) -> None:
         assert nodes.get(session, "n2").last_report_at is None
 
 
-def test_a_copy_that_came_and_died_leaves_the_living_one_alive(fleet: Database) -> None:
-    _send(fleet, report("n1", 1))
+@pytest.mark.parametrize("begun_s", [1_000_000.0, 4_000_000_000.0], ids=["past", "clock behind"])
+def test_a_copy_that_came_and_died_leaves_the_living_one_alive(fleet: Database, begun_s: float) -> None:
+    """Also where this server's clock is so far behind that all of it is still to come."""
+    _send(fleet, report("n1", 1, observed_at_s=begun_s + 1.0))
     _join(fleet, "copy")
-    _send(fleet, report("n1", 1, boot_id="copy", observed_at_s=1_000_007.0))
-    _send(fleet, report("n1", 2))
+    _send(fleet, report("n1", 1, boot_id="copy", observed_at_s=begun_s + 7.0))
+    _send(fleet, report("n1", 2, observed_at_s=begun_s + 2.0))
     assert _head(fleet) == ("copy", 0)
     with fleet.raw() as connection:
         connection.execute("UPDATE report_heads SET received_at = now() - interval '31 seconds'")
         connection.execute("UPDATE node_states SET last_report_at = now() - interval '31 seconds'")
     # What it said before the copy did says nothing of now.
-    _send(fleet, report("n1", 3, observed_at_s=1_000_006.0))
+    _send(fleet, report("n1", 3, observed_at_s=begun_s + 6.0))
     assert _head(fleet) == ("copy", 0)
-    _send(fleet, report("n1", 4, generation=2))
+    _send(fleet, report("n1", 4, observed_at_s=begun_s + 20.0, generation=2))
     assert _head(fleet) == ("boot-a", 2)
     with fleet.reading() as session:
         age_s = nodes.get(session, "n1").age_s
