@@ -191,9 +191,9 @@ class Calls:
         await self._sent("DELETE", f"/v1/profile-runs/{run}")
 
     @verb
-    async def submit_task(self, task: Mapping[str, Any]) -> Document:
-        """Submit an offline task; its document, with the name it was given."""
-        return await self._document("POST", "/v1/tasks", json=given(task))
+    async def submit_task(self, task: Mapping[str, Any]) -> ApiAnswer:
+        """Submit an offline task; the answer's body is its document, with the name it was given."""
+        return await self._sent("POST", "/v1/tasks", json=given(task))
 
     @verb
     async def task_status(self, project: str, name: str) -> Document:

@@ -106,7 +106,7 @@ class Services:
         self.history = History(database, cluster, reads)
         self.meters = MeterReader(database, cluster)
         self.routes = RouteTable(database, cluster)
-        self.tasks = Tasks(database, cluster)
+        self.tasks = Tasks(database, cluster, self.documents)
 
 
 def node_tls(settings: Settings, authority: Authority | None) -> NodeTls:

@@ -257,7 +257,7 @@ IdempotencyKey = Annotated[
 ]
 REPLAYED = "idempotency-replayed"
 B = TypeVar("B", bound=RequestBody)
-_KEPT_HEADERS = ("content-type", "etag", "location")
+_KEPT_HEADERS = ("content-type", "etag", "location", WARNINGS_HEADER_NAME.lower())
 
 
 @dataclass(frozen=True, slots=True)

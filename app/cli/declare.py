@@ -24,7 +24,7 @@ import yaml
 from app import kinds
 from app.cli.looking import changes
 from app.cli.options import COUNT_MAX, IntervalS, Server, Token, connect, shortened
-from app.cli.output import Cell, CommandError, Exit, Format, Output, exit_code_of, listed, rows, sentence_of, show
+from app.cli.output import Cell, CommandError, Exit, Format, Output, exit_code_of, listed, rows, sentence_of, show, warn
 from app.cli.tables import plan_head
 from app.client.documents import (
     PROFILES,
@@ -334,9 +334,7 @@ def patch(
         before = client.get(kind.name, *key)
         after = client.patch(kind.name, key, labels_merged(said, before.body), if_match=before.etag)
     outcome = DocumentOutcome.UNCHANGED if after.etag == before.etag else DocumentOutcome.UPDATED
-    for warning in after.warnings:
-        place = warning["pointer"].strip("/").replace("/", ".")
-        typer.echo(f"warning: {place}: {warning['detail']} ({warning['code']})", err=True)
+    warn(after.warnings)
     show(_as_file(kind, after.body), output, f"{outcome.value:<10} {kind.name}/{'/'.join(key)}")
 
 

@@ -191,6 +191,13 @@ class Format(StrEnum):
 Output = Annotated[Format, typer.Option("-o", "--output", help="How to print the answer.", case_sensitive=False)]
 
 
+def warn(warnings: Iterable[Mapping[str, Any]]) -> None:
+    """Print what the API warned of, a line each, beside the answer."""
+    for warning in warnings:
+        place = warning["pointer"].strip("/").replace("/", ".")
+        typer.echo(f"warning: {place}: {warning['detail']} ({warning['code']})", err=True)
+
+
 def show(answer: Any, form: Format, table: RenderableType | Sequence[RenderableType], *, goes_on: bool = False) -> None:
     """Print the answer in the wanted form, at once; `table` is what people see, and its tables are what CSV has. What
     `goes_on` without end does so for its reader alone. Raises BrokenPipeError or SystemExit where that has left.

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from app.cli.options import COUNT_MAX, Server, Token, connect, duration_s, project_and_name, shortened
-from app.cli.output import Cell, Format, Output, listed, number, rows, show
+from app.cli.output import Cell, Format, Output, listed, number, rows, show, warn
 from headroom_client import Document
 from solvers.errors import InputError
 
@@ -66,7 +66,9 @@ def submit(
             raise InputError(f"--label takes KEY=VALUE, got {shortened(wrong)}")
         wanted["labels"] = [dict(zip(("key", "value"), said.split("=", 1), strict=False)) for said in labels]
     with connect(server, token) as client:
-        made = client.submit_task(wanted)
+        answer = client.submit_task(wanted)
+    warn(answer.warnings)
+    made = answer.body
     show(made, output, [f"{made['project']}/{made['name']}"])
 
 

@@ -207,6 +207,12 @@ def lock_references(session: Session, *, exclusive: bool) -> None:
     session.execute(select(lock(func.hashtext("headroom document references"))))
 
 
+def lock_name(session: Session, key: Key) -> None:
+    """Until the transaction ends nobody else makes a workload of this name, of whatever kind."""
+    name = "/".join(("headroom workload", *key))
+    session.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(name, 0))))
+
+
 def _insert(session: Session, kind: Kind, key: Key, spec: Spec) -> Stored | None:
     try:
         with session.begin_nested():

@@ -406,7 +406,7 @@ ProjectWriter = Annotated[Actor, Depends(access(PROJECT_WRITE))]
 _SUBMITTED_HEADERS = {
     "Location": {"description": "The declarative document.", "schema": {"type": "string"}},
     "ETag": {"description": "The document's version.", "schema": {"type": "string"}},
-}
+} | WARNINGS_HEADER
 
 
 @tasks_router.post(
@@ -426,9 +426,9 @@ def submit_task(
     services, deed = services_of(request), deed_of(request, actor)
 
     def work() -> Response:
-        stored = services.tasks.submit(task, deed)
-        headers = {"Location": f"/v1/tasks/{task.project}/{task.name}", "ETag": etag(stored.version)}
-        return answer(stored.spec, 201, headers)
+        result = services.tasks.submit(task, deed)
+        headers = {"Location": f"/v1/tasks/{task.project}/{task.name}", "ETag": etag(result.stored.version)}
+        return answer(result.stored.spec, 201, headers | warnings_header(result.warnings))
 
     with services.documents.refusals_noted(kinds.TASK, (task.project, task.name), deed):
         return once(posted, work)

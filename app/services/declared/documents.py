@@ -319,9 +319,15 @@ class Documents:
         return self._database.read(with_names, kind, said, faults)
 
     def put(self, kind: Kind, value: object, precondition: Precondition, deed: Deed) -> PutAnswer:
-        """Create or replace a document. Raises PreconditionError, or FieldsError for references to nothing."""
+        """Create or replace a document. Raises PreconditionError, or FieldsError for references to nothing.
+
+        What no two may have is looked at by one at a time: a name by whoever writes a workload of it, what pools hold
+        by whoever writes a policy, who goes alone.
+        """
         with self._database.transaction() as session:
-            documents.lock_references(session, exclusive=False)
+            documents.lock_references(session, exclusive=kind is kinds.POLICY)
+            if isinstance(value, Service | TrainingJob | OfflineTask):
+                documents.lock_name(session, (value.project, value.name))
             check_references(Estates(session), kind, value, self._cluster)
             with _moves_noted(session, kind, value, deed):
                 result = put_audited(session, kind, value, precondition, deed)

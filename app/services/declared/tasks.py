@@ -13,13 +13,13 @@ from sqlalchemy.orm import Session
 
 from app import kinds
 from app.clock import new_id
+from app.errors import PreconditionError
 from app.records import record, record_of
-from app.services.declared.documents import check_references, put_audited
-from app.services.declared.ownership import Estates
+from app.services.declared.documents import Documents, PutAnswer
 from app.services.declared.tokens import Deed
 from app.services.explaining.sentences import sentence
 from app.store import documents, plans, targets, tasks
-from app.store.documents import Precondition, Stored
+from app.store.documents import Precondition
 from app.store.engine import Database
 from app.store.pages import StoredPage
 from app.store.tasks import TaskListing, TaskRow, TaskState
@@ -81,20 +81,19 @@ class TaskStatusLine:
 
 
 class Tasks:
-    def __init__(self, database: Database, cluster: str) -> None:
+    def __init__(self, database: Database, cluster: str, declared: Documents) -> None:
         self._database = database
         self._cluster = cluster
+        self._declared = declared
 
-    def submit(self, task: OfflineTask, deed: Deed) -> Stored:
+    def submit(self, task: OfflineTask, deed: Deed) -> PutAnswer:
         """Declare a task that is not there yet. Raises StateError where one of its name is, and FieldsError for
         references to nothing.
         """
-        with self._database.transaction() as session:
-            documents.lock_references(session, exclusive=False)
-            check_references(Estates(session), kinds.TASK, task, self._cluster)
-            if documents.find(session, kinds.TASK, (task.project, task.name)) is not None:
-                raise StateError(f"there is a task {task.id} already; give another name, or none")
-            return put_audited(session, kinds.TASK, task, Precondition(absent=True), deed).stored
+        try:
+            return self._declared.put(kinds.TASK, task, Precondition(absent=True), deed)
+        except PreconditionError:
+            raise StateError(f"there is a task {task.id} already; give another name, or none") from None
 
     def page(self, listing: TaskListing, whose: str | None) -> StoredPage[TaskStatusLine]:
         """Tasks by project and name, as a project's token (None: everybody) may see them. Raises FieldError for a

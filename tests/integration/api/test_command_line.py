@@ -230,6 +230,17 @@ def test_a_task_that_cannot_end_in_time_is_warned_of(world: World, headroom: Hea
     assert (status, len(out.splitlines())) == (0, 2)
     assert err.startswith(f"warning: {file}:5: slo: 1.667e+10 requests/s are more than all devices that may serve it")
     assert len(err.splitlines()) == 1
+    wish = ("task", "submit", "resnet50", "--inputs", "1000000000000", "--deadline", "60s", "--project", OWN)
+    status, out, err = headroom(*wish, "--name", "submitted")
+    assert (status, out) == (0, f"{OWN}/submitted\n")
+    assert err.startswith("warning: slo: 1.667e+10 requests/s are more than all devices that may serve it")
+    assert len(err.splitlines()) == 1
+    plain = {"project": OWN, "model": "resnet50", "slo": {"kind": "deadline", "deadline_s": 60}, "inputs_total": 10**12}
+    first, again = (
+        world.call("POST", "/v1/tasks", plain=plain, headers={"Idempotency-Key": "once"}).headers for _ in range(2)
+    )
+    assert "rate-unservable" in again["headroom-warnings"] == first["headroom-warnings"]
+    assert again["idempotency-replayed"] == "true"
 
 
 def test_what_a_promise_says_in_vain_is_warned_of(headroom: Headroom, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count
 from typing import Any
 
@@ -12,11 +12,13 @@ import pytest
 from app import kinds
 from app.services.declared import documents as declared
 from solvers.domain.device import PowerCap, PowerScope
-from solvers.domain.ids import ServiceId
+from solvers.domain.ids import NodeId, PolicyName, ServiceId
+from solvers.domain.policy import Policy, Pool
 from solvers.domain.profile import TokenLengths
 from solvers.domain.workload import Affinity, LayerCount, Slo, SloKind
 from tests import builders
 from tests.integration.api.world import NODE, OWN, World, build_world, spare_policy, spec
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -103,6 +105,42 @@ def test_workloads_of_a_project_share_their_names(world: World) -> None:
     assert world.call("DELETE", VISION).status_code == 204
     assert world.call("PUT", f"/v1/jobs/{OWN}/vision", plain=job).status_code == 201
     _problem(world.call("PUT", VISION, plain=spec(builders.service())), 422, "field-invalid", "/name")
+
+
+def _overtaken(
+    world: World, monkeypatch: pytest.MonkeyPatch, looks: str, first: tuple[str, Any], second: tuple[str, Any]
+) -> tuple[Any, Any]:
+    """Answers of two who put at one instant: the second comes when the first has looked, and has not stored yet."""
+    look, came = getattr(declared, looks), list[Future[Any]]()
+    with ThreadPoolExecutor(1) as rivals:
+
+        def looked(*asked: Any) -> Any:
+            found = list(look(*asked))
+            if not came:
+                came.append(rivals.submit(lambda: world.call("PUT", second[0], plain=second[1])))
+                wait_until(lambda: came[0].done() or world.waits())
+            return found
+
+        monkeypatch.setattr(declared, looks, looked)
+        return world.call("PUT", first[0], plain=first[1]), came[0].result()
+
+
+def test_two_kinds_put_at_one_instant_do_not_share_a_name(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = (f"/v1/jobs/{OWN}/vision", spec(builders.job("vision")))
+    first, second = _overtaken(world, monkeypatch, "_namesakes", (VISION, spec(builders.service())), job)
+    assert first.status_code == 201
+    _problem(second, 422, "field-invalid", "/name")
+
+
+def test_two_pools_put_at_one_instant_do_not_share_a_gpu(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.put(kinds.NODE, builders.node(NODE))
+    world.put(kinds.DEVICE, builders.device(NODE, 0, "v100"))
+    one, two = (spec(Policy(name=PolicyName(name), pool=Pool(nodes=(NodeId(NODE),)))) for name in ("one", "two"))
+    first, second = _overtaken(
+        world, monkeypatch, "policy_faults", ("/v1/policies/one", one), ("/v1/policies/two", two)
+    )
+    assert first.status_code == 201
+    _problem(second, 422, "field-invalid", "/pool")
 
 
 @pytest.mark.parametrize(

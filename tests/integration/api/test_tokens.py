@@ -103,18 +103,11 @@ def test_a_project_does_not_go_while_a_token_for_it_is_made(world: World, monkey
     find, rivals = documents.find, ThreadPoolExecutor(1)
     deleted: list[Future[int]] = []
 
-    def waits() -> bool:
-        with world.database.raw() as connection:
-            mine = "database = (SELECT oid FROM pg_database WHERE datname = current_database())"
-            query = f"SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND {mine}"
-            found = connection.execute(query)
-            return bool(found.fetchone() != (0,))
-
     def found_then_deleted(session: Session, kind: Kind, key: documents.Key, **how: bool) -> documents.Stored | None:
         found = find(session, kind, key, **how)
         if (kind, key) == (kinds.PROJECT, ("brief",)) and not deleted:
             deleted.append(rivals.submit(lambda: world.call("DELETE", "/v1/projects/brief").status_code))
-            wait_until(lambda: deleted[0].done() or waits())
+            wait_until(lambda: deleted[0].done() or world.waits())
         return found
 
     monkeypatch.setattr(documents, "find", found_then_deleted)

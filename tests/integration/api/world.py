@@ -125,6 +125,13 @@ class World:
     secrets: dict[str, str]
     ids: dict[str, str] = field(default_factory=dict)
 
+    def waits(self) -> bool:
+        """Whether somebody waits for what another transaction holds by name."""
+        with self.database.raw() as connection:
+            mine = "database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+            query = f"SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND {mine}"
+            return bool(connection.execute(query).fetchone() != (0,))
+
     def call(
         self,
         method: str,

@@ -9,6 +9,8 @@ import pytest
 from sqlalchemy import text
 
 from agents.wire import ReplicaReport
+from app.services.beliefs.beliefs import Beliefs
+from app.services.declared.documents import Documents
 from app.services.declared.tasks import Tasks, TaskStatusLine
 from app.services.declared.tokens import Deed
 from app.services.planning.planning import Leader, Planning
@@ -36,7 +38,7 @@ def tasks(world: World) -> Tasks:
     """A fleet of three GPUs with one service, whose policy plans by OLTunes; high variants share with nobody."""
     world.build(service("labels"))
     world.declare(replace(POLICY, planners=("oltunes", "greedy"), planner_settings=(STRICT,)))
-    return Tasks(world.database, CLUSTER)
+    return Tasks(world.database, CLUSTER, Documents(world.database, CLUSTER, Beliefs(world.database)))
 
 
 def submit(tasks: Tasks, name: str, **changes: Any) -> None:
