@@ -318,12 +318,16 @@ class Documents:
         """Those of a document that is no value, with the names that lead nowhere."""
         return self._database.read(with_names, kind, said, faults)
 
-    def put(self, kind: Kind, value: object, precondition: Precondition, deed: Deed) -> PutAnswer:
-        """Create or replace a document. Raises PreconditionError, or FieldsError for references to nothing.
+    def put(
+        self, kind: Kind, value: object, precondition: Precondition, deed: Deed, *, may_wait: bool = False
+    ) -> PutAnswer:
+        """Create or replace a document. Raises PreconditionError, or FieldsError for references to nothing. Who
+        `may_wait` is warned by what is believed now, and is the one for whom a fresh process fetches it.
 
         What no two may have is looked at by one at a time: a name by whoever writes a workload of it, what pools hold
         by whoever writes a policy, who goes alone.
         """
+        suite = self._beliefs.belief().suite if may_wait else self._beliefs.at_hand()
         with self._database.transaction() as session:
             documents.lock_references(session, exclusive=kind is kinds.POLICY)
             if isinstance(value, Service | TrainingJob | OfflineTask):
@@ -331,7 +335,7 @@ class Documents:
             check_references(Estates(session), kind, value, self._cluster)
             with _moves_noted(session, kind, value, deed):
                 result = put_audited(session, kind, value, precondition, deed)
-            warnings = doubts(session, value, self._beliefs.at_hand()) if result.changed else ()
+            warnings = doubts(session, value, suite) if result.changed else ()
         return PutAnswer(stored=result.stored, created=result.created, warnings=warnings)
 
     def patch(

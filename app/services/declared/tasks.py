@@ -91,7 +91,7 @@ class Tasks:
         references to nothing.
         """
         try:
-            return self._declared.put(kinds.TASK, task, Precondition(absent=True), deed)
+            return self._declared.put(kinds.TASK, task, Precondition(absent=True), deed, may_wait=True)
         except PreconditionError:
             raise StateError(f"there is a task {task.id} already; give another name, or none") from None
 

@@ -221,7 +221,13 @@ def test_what_can_hardly_be_meant_is_warned_of(world: World, headroom: Headroom,
 
 
 def test_a_task_that_cannot_end_in_time_is_warned_of(world: World, headroom: Headroom, tmp_path: Path) -> None:
+    """The first request of all is warned, too: nobody has asked this process what is believed."""
     world.joined()
+    wish = ("task", "submit", "resnet50", "--inputs", "1000000000000", "--deadline", "60s", "--project", OWN)
+    status, out, err = headroom(*wish, "--name", "submitted")
+    assert (status, out) == (0, f"{OWN}/submitted\n")
+    assert err.startswith("warning: slo: 1.667e+10 requests/s are more than all devices that may serve it")
+    assert len(err.splitlines()) == 1
     file = tmp_path / "a.yaml"
     slo = "slo: {kind: deadline, deadline_s: 60}"
     task = f"kind: task\nproject: {OWN}\nname: NAME\nmodel: resnet50\n{slo}\ninputs_total: "
@@ -229,11 +235,6 @@ def test_a_task_that_cannot_end_in_time_is_warned_of(world: World, headroom: Hea
     status, out, err = headroom("apply", "-f", str(file))
     assert (status, len(out.splitlines())) == (0, 2)
     assert err.startswith(f"warning: {file}:5: slo: 1.667e+10 requests/s are more than all devices that may serve it")
-    assert len(err.splitlines()) == 1
-    wish = ("task", "submit", "resnet50", "--inputs", "1000000000000", "--deadline", "60s", "--project", OWN)
-    status, out, err = headroom(*wish, "--name", "submitted")
-    assert (status, out) == (0, f"{OWN}/submitted\n")
-    assert err.startswith("warning: slo: 1.667e+10 requests/s are more than all devices that may serve it")
     assert len(err.splitlines()) == 1
     plain = {"project": OWN, "model": "resnet50", "slo": {"kind": "deadline", "deadline_s": 60}, "inputs_total": 10**12}
     first, again = (
