@@ -14,14 +14,14 @@ none.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated
 
 import numpy as np
 
-from solvers.domain.arrays import Flags
+from solvers.domain.arrays import Flags, Whole
 from solvers.domain.evidence import ReasonCode
 from solvers.domain.plan import Assignment
 from solvers.domain.value import value
@@ -97,6 +97,20 @@ class KnapsackColumns:
 
     def rate_rps_least(self, model: int) -> float:
         return self.needs[model].rate_rps_least / max(1, int(self.problem.wanted[model]))
+
+    def scant(self, allowed: Flags, short: Collection[str]) -> Whole:
+        """Allowed columns of who is short that serve less than their part by what plans must prove, where others of
+        theirs do not.
+        """
+        problem, scant = self.problem, np.zeros(len(self.problem), dtype=np.bool_)
+        for model, need in enumerate(self.needs):
+            if need.workload in short:
+                mine = np.flatnonzero(allowed & (problem.model == model))
+                shown_rps = np.array([self.options[column].capacity_rps for column in mine])
+                little = shown_rps < self.rate_rps_least(model)
+                if not little.all():
+                    scant[mine[little]] = True
+        return np.flatnonzero(scant)
 
     def broken(self, chosen: Flags, belief: InssBelief) -> list[int]:
         """Columns that are late beside their very neighbours."""

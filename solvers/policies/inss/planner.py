@@ -103,12 +103,30 @@ class _Allocation:
     artefact: Artefact | None = None
 
     def settle(self) -> None:
-        """Choose columns, put them into the books, fill what is missing, give leftover share away; what is short then
-        is filled, too: no column counts what a plan must prove.
+        """Choose columns, put them into the books, complete them. No column counts what a plan must prove: of who is
+        short by the books those that they count as too little are struck, and everything is chosen again; of all
+        attempts the one that lacks least stands.
         """
         listed = columns_of(self.draft, self.belief, self.parameters)
         self.columns = len(listed.problem)
-        self._seat(listed)
+        allowed = np.ones(len(listed.problem), dtype=np.bool_)
+        best, least_rps = self.draft, math.inf
+        while True:
+            self._seat(listed, allowed)
+            self._complete(listed)
+            short_rps = {need.workload: self.draft.open(need).rate_rps_short for need in listed.needs}
+            lacking_rps = sum(short_rps.values())
+            if lacking_rps < least_rps:
+                best, least_rps = self.draft, lacking_rps
+            scant = listed.scant(allowed, [name for name, rps in short_rps.items() if rps > 0])
+            if not len(scant) or self.rounds >= self.parameters.rounds_max:
+                break
+            allowed[scant] = False
+            self.draft = Draft.of(best.request, best.case)
+        self.draft = best
+
+    def _complete(self, listed: KnapsackColumns) -> None:
+        """Fill what is missing, give leftover share away, fill what is short then."""
         draft = self.draft
         for need, wanted in zip(listed.needs, listed.problem.wanted, strict=True):
             if len(draft.open(need).placed) < wanted:
@@ -125,11 +143,10 @@ class _Allocation:
         draft, every = self.draft, np.ones(len(self.draft.options(need)), dtype=np.bool_)
         draft.fill(draft.open(need), every, draft.at_home(need, draft.best_fit))
 
-    def _seat(self, listed: KnapsackColumns) -> None:
+    def _seat(self, listed: KnapsackColumns, allowed: Flags) -> None:
         """Put what is chosen into the books. Whom they refuse (they judge neighbours and memory of their own) is struck
         and everything chosen again; of all attempts the one that refuses fewest stands.
         """
-        allowed = np.ones(len(listed.problem), dtype=np.bool_)
         best, fewest = self.draft, math.inf
         while True:
             refused = self._put(listed, self.chosen(listed, allowed))

@@ -128,6 +128,18 @@ def test_who_is_short_by_what_plans_must_prove_gets_what_is_left(leftover: str) 
     assert len({item.device for item in plan.assignments}) == len(plan.assignments) < len(devices)
 
 
+def test_where_it_believes_in_less_than_plans_must_prove_it_chooses_again() -> None:
+    """The T4 would serve the second by InSS' own count. By the careful one it does not, and the A100 serves both."""
+    devices = builders.device("a", 0, "t4"), builders.device("b", 0, "a100")
+    services = [
+        builders.service(name, rate_rps_declared=rate_rps, slo=builders.slo(limit_ms), replicas_max=1)
+        for name, rate_rps, limit_ms in (("one", 520.0, 80.0), ("two", 480.0, 60.0))
+    ]
+    plan, _ = plan_of(builders.snapshot(devices, services))
+    assert plan.objective.unserved == 0.0
+    assert {item.device for item in plan.assignments} == {devices[1].id}
+
+
 def test_gpulets_places_stay_with_other_batches() -> None:
     plain, _ = plan_of(room(200.0), "gpulet")
     mine, facts = plan_of(room(200.0), "bda_gpulet")
