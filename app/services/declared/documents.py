@@ -57,6 +57,9 @@ from solvers.domain.workload import (
 from solvers.errors import FieldError, StateError, TransientError, did_you_mean
 from solvers.planners import registry
 
+_POOLED = (kinds.POLICY, kinds.NODE, kinds.DEVICE)
+"""What says which pool a GPU is in."""
+
 
 @record
 class FieldDifference:
@@ -325,11 +328,11 @@ class Documents:
         `may_wait` is warned by what is believed now, and is the one for whom a fresh process fetches it.
 
         What no two may have is looked at by one at a time: a name by whoever writes a workload of it, what pools hold
-        by whoever writes a policy, who goes alone.
+        by whoever writes a policy, a node or a device, who goes alone.
         """
         suite = self._beliefs.belief().suite if may_wait else self._beliefs.at_hand()
         with self._database.transaction() as session:
-            documents.lock_references(session, exclusive=kind is kinds.POLICY)
+            documents.lock_references(session, exclusive=kind in _POOLED)
             if isinstance(value, Service | TrainingJob | OfflineTask):
                 documents.lock_name(session, (value.project, value.name))
             check_references(Estates(session), kind, value, self._cluster)

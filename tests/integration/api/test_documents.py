@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from app import kinds
 from app.services.declared import documents as declared
-from solvers.domain.device import PowerCap, PowerScope
+from solvers.domain.device import Label, PowerCap, PowerScope
 from solvers.domain.ids import NodeId, PolicyName, ServiceId
 from solvers.domain.policy import Policy, Pool
 from solvers.domain.profile import TokenLengths
@@ -141,6 +142,20 @@ def test_two_pools_put_at_one_instant_do_not_share_a_gpu(world: World, monkeypat
     )
     assert first.status_code == 201
     _problem(second, 422, "field-invalid", "/pool")
+
+
+def test_a_device_and_labels_of_its_node_put_at_one_instant_do_not_share_pools(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.put(kinds.NODE, builders.node(NODE))
+    device, label = builders.device(NODE, 0, "v100"), Label(key="tier", value="a")
+    pools = {"one": Pool(devices=(device.id,)), "two": Pool(labels=(label,))}
+    for name, pool in pools.items():
+        world.put(kinds.POLICY, Policy(name=PolicyName(name), pool=pool))
+    labelled = (f"/v1/nodes/{NODE}", spec(replace(builders.node(NODE), labels=(label,))))
+    first, second = _overtaken(world, monkeypatch, "fleet_faults", (f"/v1/devices/{device.id}", spec(device)), labelled)
+    assert first.status_code == 201
+    _problem(second, 422, "field-invalid", "/labels")
 
 
 @pytest.mark.parametrize(
