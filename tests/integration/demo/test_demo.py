@@ -16,7 +16,7 @@ import pytest
 from app.demo.home import Home
 from app.demo.process import alive
 from headroom_client import Client
-from solvers.cycle.record import CycleRecord
+from solvers.cycle.record import CycleRecord, HoldReason
 from solvers.domain.codec import from_plain
 from tests.integration.demo.conftest import Machine, machine_at
 from tests.integration.demo.hour import arena_hour
@@ -107,9 +107,15 @@ def counts(machine: Machine) -> Counter[str]:
 
 
 def planned(client: Client, system: str, *, promoted: bool) -> CycleRecord | None:
-    """The last cycle that a system planned, or that made its plan the target."""
+    """The last cycle that a system planned, or that made its plan the target; of who keeps what serves also one in
+    which it found nothing to change.
+    """
     for item in client.items("cycles", limit=100):
-        if item["planner"] == system and item["decision"] and not (promoted and item["generation"] is None):
+        decision = item["decision"]
+        if item["planner"] != system or not decision:
+            continue
+        kept = system == KEEPS_WHAT_SERVES and decision["reasons"] == [HoldReason.NOTHING_TO_CHANGE.value]
+        if kept or not promoted or item["generation"] is not None:
             return from_plain(CycleRecord, client.cycle(item["id"])["record"])
     return None
 
@@ -120,6 +126,8 @@ MAY_BE_HELD = "morak"
 """It counts what holds at the smallest batches; where that is less than what stands serves, its plans are held. Where
 they are not, everything changes place at once, and more fails meanwhile than is promised.
 """
+KEEPS_WHAT_SERVES = "oltunes"
+"""It looks for another placement only for who is late or short, as nobody needs to be after the system before it."""
 MAY_FAIL = ("morak", "mudi")
 """Shares of these change where no room is for a shadow: what comes meanwhile fails."""
 COST_PART, STARTS_PART, STARTS_MORE, FAILED_PCT_MOST = 0.1, 0.25, 5, 2.0
