@@ -104,26 +104,25 @@ class _Allocation:
 
     def settle(self) -> None:
         """Choose columns, put them into the books, complete them. No column counts what a plan must prove: of who is
-        short by the books those that they count as too little are struck, and everything is chosen again; of all
-        attempts the one that lacks least stands.
+        short by the books those that they count as too little are struck, and everything is chosen again. What comes of
+        that is taken where nobody is short any more; to lack a little less is not worth what InSS counts otherwise.
         """
         listed = columns_of(self.draft, self.belief, self.parameters)
         self.columns = len(listed.problem)
         allowed = np.ones(len(listed.problem), dtype=np.bool_)
-        best, least_rps = self.draft, math.inf
+        first: Draft | None = None
         while True:
             self._seat(listed, allowed)
             self._complete(listed)
-            short_rps = {need.workload: self.draft.open(need).rate_rps_short for need in listed.needs}
-            lacking_rps = sum(short_rps.values())
-            if lacking_rps < least_rps:
-                best, least_rps = self.draft, lacking_rps
-            scant = listed.scant(allowed, [name for name, rps in short_rps.items() if rps > 0])
+            first = first or self.draft
+            short = [need.workload for need in listed.needs if self.draft.open(need).rate_rps_short > 0]
+            scant = listed.scant(allowed, short)
             if not len(scant) or self.rounds >= self.parameters.rounds_max:
                 break
             allowed[scant] = False
-            self.draft = Draft.of(best.request, best.case)
-        self.draft = best
+            self.draft = Draft.of(first.request, first.case)
+        if short:
+            self.draft = first
 
     def _complete(self, listed: KnapsackColumns) -> None:
         """Fill what is missing, give leftover share away, fill what is short then."""
