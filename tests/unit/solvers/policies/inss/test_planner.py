@@ -13,6 +13,7 @@ from solvers.domain.evidence import ReasonCode, SilentReporter
 from solvers.domain.plan import Plan
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.telemetry import ReplicaTelemetry
+from solvers.domain.workload import Service
 from solvers.planners import registry
 from solvers.planners.draft import Draft, Score
 from solvers.planners.seating import Settled
@@ -128,16 +129,30 @@ def test_who_is_short_by_what_plans_must_prove_gets_what_is_left(leftover: str) 
     assert len({item.device for item in plan.assignments}) == len(plan.assignments) < len(devices)
 
 
-def test_where_it_believes_in_less_than_plans_must_prove_it_chooses_again() -> None:
-    """The T4 would serve the second by InSS' own count. By the careful one it does not, and the A100 serves both."""
+def mixed(*more: Service) -> Snapshot:
+    """Two services on a T4 and an A100. By InSS' own count the T4 would serve the second, by the careful one it not."""
     devices = builders.device("a", 0, "t4"), builders.device("b", 0, "a100")
     services = [
         builders.service(name, rate_rps_declared=rate_rps, slo=builders.slo(limit_ms), replicas_max=1)
         for name, rate_rps, limit_ms in (("one", 520.0, 80.0), ("two", 480.0, 60.0))
     ]
-    plan, _ = plan_of(builders.snapshot(devices, services))
+    return builders.snapshot(devices, [*services, *more])
+
+
+def test_where_it_believes_in_less_than_plans_must_prove_it_chooses_again() -> None:
+    """The A100 serves both."""
+    plan, _ = plan_of(mixed())
     assert plan.objective.unserved == 0.0
-    assert {item.device for item in plan.assignments} == {devices[1].id}
+    assert {item.device.startswith("GPU-b") for item in plan.assignments} == {True}
+
+
+def test_where_somebody_is_short_whatever_it_chooses_its_first_choice_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    picture = mixed(builders.service("zed", rate_rps_declared=3000.0, slo=builders.slo(60.0), replicas_max=1))
+    plan, _ = plan_of(picture)
+    assert plan.objective.unserved > 0.0
+    monkeypatch.setattr(KnapsackColumns, "scant", lambda *_: np.zeros(0, dtype=np.int64))
+    first, _ = plan_of(picture)
+    assert shares(plan) == shares(first)
 
 
 def test_gpulets_places_stay_with_other_batches() -> None:
