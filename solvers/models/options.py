@@ -2,10 +2,10 @@
 the others do not.
 
 Only measured points become options, so that a check of a plan can find the very measurement behind each choice; a share
-is rounded up to the policy's step but judged by the measured share below it; on a device that may be shared, latency
-carries the interference margin, or what a bearable pressure of neighbours would make of it where that is known and
-more. The memory limit is the measured memory plus a tenth, rounded up to 64 MiB. What an LLM's replicas could do is
-read by `token_options`.
+is rounded up to the policy's step but judged by the measured share below it. Latency carries the interference margin,
+or what a bearable pressure of neighbours would make of it where that is known and more, but not where the device is
+whole and nobody can be beside. The memory limit is the measured memory plus a tenth, rounded up to 64 MiB. What an
+LLM's replicas could do is read by `token_options`.
 """
 
 from __future__ import annotations
@@ -84,9 +84,11 @@ class Beliefs:
     def grid(self, model: ModelName, device_class: DeviceClass) -> Grid | None:
         return self.tables.grid_at(model, device_class.gpu_type, device_class.clock_mhz_sm)
 
-    def factor(self, need: Need, device_class: DeviceClass) -> float:
-        """How many times its latency alone a replica of the need is planned with."""
-        if self._alone(need, device_class):
+    def factor(self, need: Need, device_class: DeviceClass, share_pct: int) -> float:
+        """How many times its latency alone a replica of the need is planned with: who has all of a device has no
+        neighbour.
+        """
+        if self._alone(need, device_class) or (share_pct >= 100 and not device_class.unlimited):
             return 1.0
         return self._borne(self._interference(need, device_class), device_class)
 
@@ -178,14 +180,16 @@ class Beliefs:
         if column is None or last is None or standing.memory_mib_limit < grid.memory_mib[last]:
             return None
         batches = np.array([standing.batch, widest], dtype=np.float64)
-        outcome = self._settle(need, device_class, grid, batches, (np.array([row, row]), np.array([column, last])))
+        factor = self.factor(need, device_class, standing.share_pct_sm)
+        cells = np.array([row, row]), np.array([column, last])
+        outcome = self._settle(need, grid, batches, cells, factor)
         if not outcome.feasible.all():
             return None
         shown = _Shown(
             latency_ms=float(outcome.latency_ms[0]),
             capacity_rps=float(outcome.capacity_rps[0]),
             power_w=float(_dynamic_power_w(grid, device_class)[drawn, column]),
-            slowdown=self.factor(need, device_class),
+            slowdown=factor,
         )
         return self._standing(need, class_index, standing, shown)
 
@@ -241,10 +245,7 @@ class Beliefs:
     def _alone(need: Need, device_class: DeviceClass) -> bool:
         return need.affinity.dedicated or device_class.exclusive or need.tokens is not None
 
-    def _settle(
-        self, need: Need, device_class: DeviceClass, grid: Grid, batches: Floats, cells: _Cells
-    ) -> PromiseOutcome:
-        factor = self.factor(need, device_class)
+    def _settle(self, need: Need, grid: Grid, batches: Floats, cells: _Cells, factor: Floats | float) -> PromiseOutcome:
         busy = 1.0 if need.kind is WorkloadKind.TASK else self.policy.utilisation_max
         promise = Promise(
             limit_ms=need.limit_ms, percentile=need.percentile, end_to_end=need.end_to_end, utilisation_max=busy
@@ -260,13 +261,17 @@ class Beliefs:
             return None
         batches = np.broadcast_to(grid.batches.astype(np.float64), grid.measured.shape)
         limits = np.array([memory_limit_mib(memory) for memory in grid.memory_mib], dtype=np.int64)
-        return JudgedGrid(grid=grid, outcome=self._settle(need, device_class, grid, batches, ...), limits_mib=limits)
+        shares = self._shares(need, device_class, grid)
+        factors = np.array([[self.factor(need, device_class, int(share))] for share in shares])
+        return JudgedGrid(grid=grid, outcome=self._settle(need, grid, batches, ..., factors), limits_mib=limits)
+
+    def _shares(self, need: Need, device_class: DeviceClass, grid: Grid) -> Whole:
+        whole = self._alone(need, device_class) or device_class.unlimited
+        return _shares_given(grid, device_class, self.policy.share_step_pct, whole=whole)
 
     def _options_of_class(self, need: Need, index: int, judged: JudgedGrid) -> Options:
         device_class, grid, outcome = self.classes[index], judged.grid, judged.outcome
-        alone = self._alone(need, device_class)
-        whole = alone or device_class.unlimited
-        shares = _shares_given(grid, device_class, self.policy.share_step_pct, whole=whole)
+        shares = self._shares(need, device_class, grid)
         limits = judged.limits_mib
         usable = self._fitting(judged, device_class, shares) & outcome.feasible
         rows, columns = np.nonzero(usable)
@@ -314,11 +319,11 @@ class Beliefs:
 
     def option(self, need: Need, options: Options, index: int) -> Option:
         numbers = {name: getattr(options, name)[index].item() for name in (*_WHOLE, *_CHOSEN_BY)}
-        device_class = self.classes[numbers["device_class"]]
+        device_class, share_pct = self.classes[numbers["device_class"]], numbers["share_pct"]
         return Option(
             gpu_type=device_class.gpu_type,
             clock_mhz_sm=device_class.clock_mhz_sm,
-            press=self.press(need, device_class, numbers["share_pct"], self.factor(need, device_class)),
+            press=self.press(need, device_class, share_pct, self.factor(need, device_class, share_pct)),
             **numbers,
         )
 

@@ -114,7 +114,8 @@ class Case:
         made = self.beliefs.as_it_stands(
             need, class_index, standing, capacity_rps=min(planned_rps, shown_rps), slowdown=slowdown
         )
-        return made, made.press.pressure is None and slowdown < self.beliefs.factor(need, fleet.classes[class_index])
+        careful = self.beliefs.factor(need, fleet.classes[class_index], standing.share_pct_sm)
+        return made, made.press.pressure is None and slowdown < careful
 
 
 def _held(snapshot: Snapshot, movable: tuple[WorkloadId, ...]) -> dict[DeviceId, DeviceSetting]:

@@ -108,9 +108,12 @@ class InssBelief:
         return self._beside(need, option, len(others), sum(self._l2(*each) for each in others))
 
     def beside_usual(self, need: Need, option: Option) -> CompanyEffect:
-        """One neighbour that fills the rest of the device, of usual L2 use: what columns are listed with."""
+        """One neighbour that fills the rest of the device, of usual L2 use, where there is a rest: what columns are
+        listed with.
+        """
         kind = self.case.beliefs.classes[option.device_class]
-        return self._beside(need, option, 1, L2_PER_SHARE * (1.0 - option.share_pct / 100.0) * kind.sm_part)
+        rest = 1.0 - option.share_pct / 100.0
+        return self._beside(need, option, int(rest > 0.0), L2_PER_SHARE * rest * kind.sm_part)
 
     def _beside(self, need: Need, option: Option, others: int, others_l2: float) -> CompanyEffect:
         if not self.interference or not others:

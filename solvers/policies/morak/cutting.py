@@ -167,7 +167,7 @@ class Cutter:
             weight_usd_per_h=kind.usd_per_h * part,
             batch_min=smallest.batch,
             batch_max=max(smallest.batch, largest.batch),
-            press=self.beliefs.press(need, kind, share_pct, self.beliefs.factor(need, kind)),
+            press=self.beliefs.press(need, kind, share_pct, self.beliefs.factor(need, kind, share_pct)),
         )
 
     def _knee_pct(self, need: Need, number: int) -> float:

@@ -23,7 +23,7 @@ def test_segments_are_multiples_of_ten_and_serve_the_rate(rate: float) -> None:
 
 
 def test_at_most_one_segment_is_of_another_size() -> None:
-    plan = v100s(4, builders.service(rate_rps_declared=900.0)).step()
+    plan = v100s(4, builders.service(rate_rps_declared=1700.0)).step()
     shares = sorted(item.share_pct_sm for item in plan.assignments)
     assert len(shares) > 1
     assert len(set(shares[1:])) == 1

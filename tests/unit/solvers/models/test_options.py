@@ -60,6 +60,24 @@ def test_the_interference_margin_counts_unless_alone() -> None:
     assert options.latency_ms[at] == pytest.approx(law_ms * (2 + backlog))
 
 
+def test_who_has_all_of_a_device_pays_for_no_neighbours() -> None:
+    """So a promise that a device to oneself keeps is in reach, although none is beside others."""
+    slo = builders.slo(2.4 * builders.latency_ms("t4", 1, 100))
+    beliefs, need = known(slo=slo)
+    options, refusals = beliefs.options(need)
+    assert refusals == {}
+    assert set(options.share_pct.tolist()) == {100}
+    standing = replace(GOOD, share_pct_sm=100, batch=1, envelope=replace(GOOD.envelope, batch_max=1))
+    assert assessed(standing, slo=slo) == pytest.approx(float(options.capacity_rps[options.batch == 1][0]))
+    assert assessed(replace(standing, share_pct_sm=90), slo=slo) is None
+
+
+def test_neighbours_are_paid_for_where_no_limit_of_shares_keeps_them_off() -> None:
+    beliefs, need = known(slo=builders.slo(2.4 * builders.latency_ms("t4", 1, 100)))
+    beliefs.classes[0] = replace(beliefs.classes[0], unlimited=True)
+    assert [reason.code for reason in beliefs.options(need)[1].values()] == [ReasonCode.SLO_UNREACHABLE]
+
+
 def test_shares_are_rounded_up_to_the_policys_step() -> None:
     profile = builders.profile(shares=(33, 52))
     picture = builders.snapshot([T4], [builders.service()], profiles=[profile])

@@ -64,6 +64,8 @@ def test_columns_are_listed_with_a_usual_neighbour_on_the_rest() -> None:
     assert InssBelief(case=case, interference=False).beside_usual(*together[0]) == CompanyEffect()
     pressed = InssBelief(case=members(picture(STEEP))[0], interference=True)
     assert pressed.beside_usual(*together[0]).launch_ms == pressed.beside(0, together[:2]).launch_ms > 0.0
+    need, option = together[0]
+    assert pressed.beside_usual(need, replace(option, share_pct=100)) == CompanyEffect()
 
 
 def test_the_rest_of_a_slice_is_no_more_than_the_slice() -> None:
