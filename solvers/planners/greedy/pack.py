@@ -181,6 +181,7 @@ class Turn(Enum):
 
     LARGEST = "largest"
     WORTHIEST = "worthiest"
+    CHOOSIEST = "choosiest"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -202,12 +203,11 @@ class GreedyPacking:
 
 def pack(case: Case, aim: Aim, *, jobs_hold: bool = False, turn: Turn = Turn.LARGEST) -> GreedyPacking:
     """Settle every need of the case. `jobs_hold`: jobs keep their place before services choose."""
-    rank = _size if turn is Turn.LARGEST else _worth
     fleet = open_fleet(case.snapshot, case.held)
     put_pinned(case, fleet)
     services = sorted(
         (need for need in case.needs if need.kind is WorkloadKind.SERVICE),
-        key=lambda need: (-need.priority, -rank(case, need), need.workload),
+        key=lambda need: (-need.priority, -_rank(turn, case, fleet, need), need.workload),
     )
     rest = [need for need in case.needs if need.kind is not WorkloadKind.SERVICE]
     jobs = {WorkloadId(job.id): job for job in case.snapshot.jobs}
@@ -247,6 +247,16 @@ def _take(fleet: Fleet, items: list[Placed]) -> None:
         fleet.put(item.seat)
 
 
+def _rank(turn: Turn, case: Case, fleet: Fleet, need: Need) -> float:
+    match turn:
+        case Turn.LARGEST:
+            return _size(case, need)
+        case Turn.WORTHIEST:
+            return _worth(case, need)
+        case Turn.CHOOSIEST:
+            return _choosy(case, fleet, need)
+
+
 def _size(case: Case, need: Need) -> float:
     """Part of a device that the preferred configuration takes, for placing the largest first."""
     choice = _choice_if_empty(case, need)
@@ -261,6 +271,12 @@ def _worth(case: Case, need: Need) -> float:
     """What of the demand a GPU could serve at best, as the objective counts it."""
     options = case.menus[need.workload].options
     return need.weight * float((options.capacity_rps / options.gpus).max()) if len(options) else 0.0
+
+
+def _choosy(case: Case, fleet: Fleet, need: Need) -> float:
+    """The fewer devices keep the promise, the sooner: others can go elsewhere."""
+    classes = np.unique(case.menus[need.workload].options.device_class)
+    return -float((fleet.eligible(need) & np.isin(fleet.class_of, classes)).sum())
 
 
 def _choice_if_empty(case: Case, need: Need) -> OptionChoice | None:

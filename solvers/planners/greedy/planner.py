@@ -39,6 +39,7 @@ REARRANGED = (
     (Aim.SAVE, Turn.LARGEST),
     (Aim.AFRESH, Turn.LARGEST),
     (Aim.AFRESH, Turn.WORTHIEST),
+    (Aim.AFRESH, Turn.CHOOSIEST),
 )
 """What is tried while something is short, the least change first."""
 
@@ -68,10 +69,12 @@ class Greedy(Stateless):
 def _best(case: Case) -> GreedyPacking:
     if not any(case.standing.values()):
         best = pack(case, Aim.AFRESH)
-        if not _is_short(best):
-            return best
-        other = pack(case, Aim.AFRESH, turn=Turn.WORTHIEST)
-        return other if other.unserved < best.unserved else best
+        for turn in (Turn.WORTHIEST, Turn.CHOOSIEST):
+            if not _is_short(best):
+                break
+            other = pack(case, Aim.AFRESH, turn=turn)
+            best = other if other.unserved < best.unserved else best
+        return best
     best = pack(case, Aim.HOLD, jobs_hold=True)
     for aim, turn in REARRANGED:
         if not _is_short(best):

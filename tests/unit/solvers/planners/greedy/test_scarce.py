@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from solvers.domain.plan import Plan
 from solvers.domain.snapshot import Snapshot
 from solvers.planners.registry import propose
@@ -54,3 +56,18 @@ def test_priority_still_goes_first() -> None:
     heavy, light = picture.services
     urgent = replace(picture, services=(replace(heavy, priority=heavy.priority + 1), light))
     assert served_rps(planned(urgent), "heavy") > served_rps(planned(picture), "heavy")
+
+
+@pytest.mark.parametrize("stands", [False, True])
+def test_who_has_one_device_to_go_to_has_it_before_who_has_others(stands: bool) -> None:
+    """The larger one, to which an L4 is cheapest, would take all of the only one."""
+    wide = builders.service("fast", slo=builders.slo(12.0))
+    narrow = builders.service(gpu_types_allowed=("l4",))
+    picture = builders.lab([narrow, wide])
+    if stands:
+        first = planned(builders.lab([wide]))
+        assert {item.device for item in first.assignments} == {"GPU-a-2"}
+        picture = replace(picture, target=builders.target(first.assignments, settings=first.settings))
+    plan = planned(picture)
+    assert not plan.unplaced
+    assert {item.device for item in plan.assignments if item.workload == "demo/vision"} == {"GPU-a-2"}
