@@ -262,7 +262,8 @@ class Beliefs:
         batches = np.broadcast_to(grid.batches.astype(np.float64), grid.measured.shape)
         limits = np.array([memory_limit_mib(memory) for memory in grid.memory_mib], dtype=np.int64)
         shares = self._shares(need, device_class, grid)
-        factors = np.array([[self.factor(need, device_class, int(share))] for share in shares])
+        beside, whole = (self.factor(need, device_class, share_pct) for share_pct in (0, 100))
+        factors = np.where(shares >= 100, whole, beside)[:, None]
         return JudgedGrid(grid=grid, outcome=self._settle(need, grid, batches, ..., factors), limits_mib=limits)
 
     def _shares(self, need: Need, device_class: DeviceClass, grid: Grid) -> Whole:
