@@ -100,8 +100,9 @@ typedef struct {
 typedef struct {
     int n;
     int64_t work[WHOLE], left; /* choices that may be looked at */
+    int64_t batch[WHOLE][BATCHES_MAX], count[WHOLE]; /* that serve at all, those that are worth most net of power first */
     double best, part[WHOLE], rate[WHOLE][BATCHES_MAX], usd[WHOLE][BATCHES_MAX], watt[WHOLE][BATCHES_MAX];
-    double most[WHOLE + 1], least_mib[WHOLE + 1]; /* of those from here on */
+    double most[WHOLE + 1], net[WHOLE + 1], least_mib[WHOLE + 1]; /* of those from here on; net of power */
     const double *mib[WHOLE];
 } Freedom;
 
@@ -457,18 +458,20 @@ static void keep(Search *s, int64_t kind, int n, const int64_t *variant, const i
     }
 }
 
-/* The best batches of the members from one on. */
+/* The best batches of the members from one on. What is drawn beyond the limit costs nothing more, so either all of it is
+ * paid for or as much as the limit. */
 static void choose(Search *s, int at, double usd, double mib, double watt)
 {
     const Problem *p = s->p;
     Freedom *f = s->freedom;
-    double spare = p->limit_w[s->pool] - p->idle_w[s->pool];
-    if (usd + f->most[at] <= f->best || mib + f->least_mib[at] > p->room_mib[s->pool] + TOLERANCE) return;
+    double spare = p->limit_w[s->pool] - p->idle_w[s->pool], each = s->prices->watt[s->pool];
+    double paid = usd - each * watt + f->net[at], limited = usd + f->most[at] - each * (spare > 0 ? spare : 0);
+    if ((paid > limited ? paid : limited) <= f->best || mib + f->least_mib[at] > p->room_mib[s->pool] + TOLERANCE) return;
     if (p->capped[s->pool] && watt > spare + TOLERANCE) return;
     if (!f->left--) f->best = f->most[0];
     if (at < f->n) {
-        for (int64_t b = p->batches - 1; b >= 0; b--) {
-            if (!(f->rate[at][b] > 0)) continue;
+        for (int64_t k = 0; k < f->count[at]; k++) {
+            int64_t b = f->batch[at][k];
             f->part[at] = share_of(s, f->work[at], f->rate[at][b]);
             choose(s, at + 1, usd + f->usd[at][b], mib + f->mib[at][b], watt + f->watt[at][b]);
         }
@@ -493,10 +496,11 @@ static void freely(Search *s, int64_t kind, int n, const int64_t *variant, const
     double pressure = 0;
     if (!rules_kept(p, s->pool, n, variant, pct)) return;
     for (int i = 0; i < n; i++) pressure += p->press[(table + variant[i]) * (WHOLE + 1) + pct[i]];
-    f->n = n, f->left = CHOICES_MAX, f->best = (s->held > s->goal ? s->held : s->goal) + s->prices->fixed[s->pool], f->most[n] = f->least_mib[n] = 0;
+    f->n = n, f->left = CHOICES_MAX, f->best = (s->held > s->goal ? s->held : s->goal) + s->prices->fixed[s->pool];
+    f->most[n] = f->net[n] = f->least_mib[n] = 0;
     for (int i = n - 1; i >= 0; i--) {
-        int64_t cell = table + variant[i], work = f->work[i] = p->workload[variant[i]];
-        double most = NEVER, least = INFINITY, base = base_of(s, kind, variant[i], pct[i]);
+        int64_t cell = table + variant[i], work = f->work[i] = p->workload[variant[i]], count = 0;
+        double most = NEVER, least = INFINITY, base = base_of(s, kind, variant[i], pct[i]), net[BATCHES_MAX];
         f->mib[i] = p->memory_mib + cell * p->batches;
         rates_at(s, cell, work, pct[i], n < 2 ? 1 : slowdown(p, cell, pressure, p->press[cell * (WHOLE + 1) + pct[i]]), f->rate[i]);
         for (int64_t b = 0; b < p->batches; b++) {
@@ -505,7 +509,11 @@ static void freely(Search *s, int64_t kind, int n, const int64_t *variant, const
             f->usd[i][b] = base + gain_of(s, work, share_of(s, work, f->rate[i][b]));
             if (f->usd[i][b] > most) most = f->usd[i][b];
             if (f->mib[i][b] < least) least = f->mib[i][b];
+            int64_t k = count++;
+            for (net[b] = f->usd[i][b] - s->prices->watt[s->pool] * f->watt[i][b]; k && net[f->batch[i][k - 1]] < net[b]; k--) f->batch[i][k] = f->batch[i][k - 1];
+            f->batch[i][k] = b;
         }
+        f->count[i] = count, f->net[i] = f->net[i + 1] + (count ? net[f->batch[i][0]] : NEVER);
         f->most[i] = f->most[i + 1] + most, f->least_mib[i] = f->least_mib[i + 1] + least;
     }
     choose(s, 0, 0, 0, 0);

@@ -10,8 +10,9 @@ from __future__ import annotations
 import io
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -21,25 +22,23 @@ from solvers.domain.plan import Plan
 from solvers.domain.policy import Term
 from solvers.engines.deadline import Deadline
 from solvers.planners.base import Knob, PlannerSpec, PlanRequest
-from solvers.planners.joint.certificate import Certificate, Shown, lone, loosened
+from solvers.planners.joint.certificate import CLOSER_UNITS, WARM_MAX, Certificate, Shown, loosened, most_on_a_device
 from solvers.planners.joint.explain.explaining import SHORT_MAX
 from solvers.planners.joint.reading.formulation import Reading
 from solvers.planners.joint.seat.seats import Floor, Seats, Terms, floor_of
-from solvers.planners.joint.solve.branch import few_devices
+from solvers.planners.joint.solve.branch import Leaves, few_devices
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Rows
 from solvers.planners.joint.solve.solve import layout_of, worth_units
 from solvers.planners.joint.write import Seated, write
 from solvers.problems.jobs import trains_first
-from solvers.problems.joint import WHOLE_PCT, JointProblem
-from solvers.problems.patterns import Pattern, Patterns, Prices
+from solvers.problems.joint import JointProblem
+from solvers.problems.patterns import Layout, Pattern, Patterns, Prices
 
 KEPT_MAX = 20_000
 """Patterns; the first ones win, so the most useful come first."""
-_FORM = "joint-11"
+_FORM = "joint-12"
 DUST = 1e-9
-SINGLES_MAX = 60_000
-"""Replicas alone that are looked at to see what a device carries."""
 _TAB = "\t"
 
 
@@ -92,9 +91,7 @@ def remember(problem: JointProblem, kept: Kept) -> bytes:
         rates=problem.rate_rps,
         priced=np.array(list(usd), dtype=np.str_),
         usd=np.array(list(usd.values()), dtype=np.float64),
-        shown_of=np.array("" if kept.shown is None else kept.shown.fleet),
-        shown_works=np.array([] if kept.shown is None else list(kept.shown.rates), dtype=np.str_),
-        shown=np.array([] if (it := kept.shown) is None else [*it.rates.values(), it.usd_per_h, it.effort]),
+        **({} if kept.shown is None else _plain(kept.shown)),
     )
     return store.getvalue()
 
@@ -110,9 +107,7 @@ def recall(state: bytes, problem: JointProblem) -> Kept:
             carries = dict(zip(kept["device"].tolist(), kept["carries"].tolist(), strict=True))
             moments, question, left_usd = kept["full_at_s"].tolist(), str(kept["question"]), float(kept["left_usd"])
             usd = dict(zip(kept["priced"].tolist(), kept["usd"].tolist(), strict=True))
-            rates, works, fleet = kept["shown"].tolist(), kept["shown_works"].tolist(), str(kept["shown_of"])
-            of = {WorkloadId(work): rate for work, rate in zip(works, rates[:-2], strict=True)}
-            shown = Shown(fleet=fleet, rates=of, usd_per_h=rates[-2], effort=rates[-1]) if rates else None
+            shown = _shown(fields) if "fleet" in fields else None
     except (ValueError, OSError, EOFError, KeyError, IndexError, zipfile.BadZipFile):
         return NOTHING
     judge = Judge(problem)
@@ -129,6 +124,40 @@ def recall(state: bytes, problem: JointProblem) -> Kept:
         question=question,
         left_usd=left_usd,
         shown=shown,
+    )
+
+
+def _plain(shown: Shown) -> dict[str, Any]:
+    """By name; `_shown` is the way back."""
+    leaves = {} if shown.leaves is None else {f"leaf_{key}": value for key, value in asdict(shown.leaves).items()}
+    return leaves | {
+        "fleet": np.array(shown.fleet),
+        "shown": np.array([shown.usd_per_h, shown.effort, shown.had_usd]),
+        **{f"{name}_works": np.array(list(rates), dtype=np.str_) for name, rates in _rates(shown)},
+        **{f"{name}_rps": np.array(list(rates.values()), dtype=np.float64) for name, rates in _rates(shown)},
+    }
+
+
+def _rates(shown: Shown) -> tuple[tuple[str, Mapping[WorkloadId, float]], ...]:
+    return ("asked", shown.rates), ("had", shown.had)
+
+
+def _shown(kept: Mapping[str, np.ndarray]) -> Shown:
+    rates, had = (
+        dict(zip(map(WorkloadId, kept[f"{name}_works"].tolist()), kept[f"{name}_rps"].tolist(), strict=True))
+        for name in ("asked", "had")
+    )
+    usd_per_h, effort, had_usd = kept["shown"].tolist()
+    leaf = {name.removeprefix("leaf_"): value for name, value in kept.items() if name.startswith("leaf_")}
+    leaves = Leaves(**leaf) if leaf else None
+    return Shown(
+        fleet=str(kept["fleet"]),
+        rates=rates,
+        usd_per_h=usd_per_h,
+        effort=effort,
+        leaves=leaves,
+        had=had,
+        had_usd=had_usd,
     )
 
 
@@ -176,7 +205,7 @@ def _still_shown(problem: JointProblem, prices: Prices, kept: Mapping[str, np.nd
     if not same or (_watt_usd(problem, prices) < kept["watt"] * (1 - DUST)).any():
         return prices
     before = kept["rates"].astype(np.float64)
-    most = np.maximum(before, np.minimum(_most_on_a_device(problem, problem.rate_rps > before), problem.rate_rps))
+    most = np.maximum(before, np.minimum(most_on_a_device(problem, problem.rate_rps > before), problem.rate_rps))
     part = np.divide(before, most, out=np.ones_like(most), where=most > 0)
     return replace(prices, demand_usd=prices.demand_usd * part, worth_usd=kept["worth"])
 
@@ -185,21 +214,6 @@ def _watt_usd(problem: JointProblem, prices: Prices) -> Floats:
     """By pool what caps make of a watt at these prices, beside its energy."""
     rows = Rows(problem)
     return np.asarray(prices.cap_usd[rows.cap_number] @ rows.cap_pools)
-
-
-def _most_on_a_device(problem: JointProblem, works: Flags) -> Floats:
-    """Of these workloads what one device carries at most, requests/s; infinite where there are too many to see."""
-    found, variants = np.where(works, np.inf, 0.0), np.flatnonzero(works[problem.variant_workload])
-    if problem.kinds * len(variants) * len(problem.lone_pct) > SINGLES_MAX or not len(variants):
-        return found
-    judged = lone(problem, np.arange(problem.kinds), variants, problem.lone_pct)
-    share, alone_rps = judged.rows.shares_pct[:, 0], judged.capacity_rps[:, 0] * judged.lawful
-    work = problem.variant_workload[judged.rows.variants[:, 0]]
-    each = np.array([item.per_device_max for item in problem.workloads])
-    most, dense = np.zeros(len(works)), np.zeros(len(works))
-    np.maximum.at(most, work, alone_rps * np.minimum(each[work], problem.members_max))
-    np.maximum.at(dense, work, alone_rps * WHOLE_PCT / share)
-    return np.where(works, np.minimum(most, dense), 0.0)
 
 
 def _rows(kept: Mapping[str, np.ndarray], problem: JointProblem) -> tuple[Patterns, Flags]:
@@ -263,9 +277,9 @@ SOLVE_S_PER_UNIT = 0.002
 """At most, roughly."""
 PROOF_UNITS_LEAST, PROOF_UNITS_PER_WORKLOAD = 100, 5
 """What a bound may take beside the work that is counted, where it is of earlier prices."""
-CLOSER_UNITS, CLOSER_TIMES, CLOSER_PART, URGENT_UNITS = 2200, 3, 0.25, 400
-"""What a nearer bound may take where devices are few, also in times all else; what is kept of the deadline; and what
-it may take while somebody waits for the plan."""
+CLOSER_TIMES, CLOSER_PART, URGENT_UNITS, AGAIN_UNITS = 3, 0.25, 400, 150
+"""What a nearer bound may take where devices are few, in times all else; what is kept of the deadline; and what it may
+take while somebody waits for the plan, and where it goes on from what was proven before."""
 EXPLAIN_S, EXPLAIN_S_PER_WORKLOAD, EXPLAIN_S_PER_SHORT = 0.05, 0.0006, 0.25
 EXPLAIN_SHORT_PART, EXPLAIN_PART = 0.02, 0.05
 """Of the deadline, for those that are short, and at most for all."""
@@ -319,18 +333,20 @@ class Attempt:
         """What giving spare capacity away may take, with enough kept back for writing and explaining."""
         return Deadline(self.clock.left_s - self._write_s() - self._explain_s(), units)
 
-    def certificate(self, kept: Kept) -> Certificate:
-        """What prices of this solve, or of an earlier one, prove of whatever plan."""
+    def certificate(self, kept: Kept, *found: Layout) -> Certificate:
+        """What prices of this solve, or of an earlier one, prove of whatever plan. `found`: what is known to do."""
         units = PROOF_UNITS_LEAST + PROOF_UNITS_PER_WORKLOAD * len(self.reading.problem.workloads)
         loose = loosened(self.request.snapshot, self.request.movable, self.reading)
         prices, same = kept.prices, loose.problem is self.reading.problem
         if prices is not None and not same:
             prices = prices_of(loose.problem, named(self.reading.problem, prices))
-        return Certificate.of(loose, prices, self.spare_deadline(units), kept.patterns if same else ())
+        certificate = Certificate.of(loose, prices, self.spare_deadline(units))
+        return replace(certificate, warm=kept.patterns[:WARM_MAX], found=found) if same else certificate
 
-    def closer_deadline(self, plan: Plan) -> Deadline:
+    def closer_deadline(self, plan: Plan, shown: Shown | None) -> Deadline:
         """What branching may take for a nearer bound: no more work than there is time for, for parts are of that."""
         most = URGENT_UNITS if self.urgent(plan) else CLOSER_UNITS
+        most = min(most, AGAIN_UNITS) if shown is not None and shown.leaves is not None else most
         units = min(most, CLOSER_TIMES * (self.request.budget.work_units or CLOSER_UNITS))
         return self.spare_deadline(max(1, int(self.spare_deadline(units).units_until(0.0))))
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import exp, floor, log
+from math import exp, floor, inf, log
 
 import numpy as np
 
@@ -29,14 +29,14 @@ from solvers.planners.base import PlanRequest
 from solvers.planners.joint.reading.formulation import Reading, assemble
 from solvers.planners.joint.reading.pools import pools_of
 from solvers.planners.joint.reading.work import staying_of
-from solvers.planners.joint.solve.branch import NEAR, Tree, few_devices
+from solvers.planners.joint.solve.branch import NEAR, Leaves, Tree, few_devices
 from solvers.planners.joint.solve.generate import Bound, Look, Pricing, lagrangian, singles
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Master, Rows
 from solvers.problems.fleet import Fleet, open_fleet
 from solvers.problems.joint import WHOLE_PCT, JointProblem, Workload
 from solvers.problems.needs import needs_of
-from solvers.problems.patterns import Judged, Pattern, Patterns, Prices
+from solvers.problems.patterns import Judged, Layout, Pattern, Patterns, Prices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +94,8 @@ PART_PROVEN = 0.005
 """Of what devices cost: where duals are not the best ones, to look closer is worth nothing."""
 SINGLES_MAX = 30_000
 """Replicas looked at one by one at every percent; of more, at shares that are"""
+ALONE_MAX = 60_000
+"""Replicas alone that are looked at to see what a device carries."""
 FAR = 0.5
 """Of the cost: a bound below says that prices are no good, and single replicas may prove more."""
 APART = 1.15
@@ -102,6 +104,8 @@ RATE_STEPS = 400
 """For each e-fold: what branching asks for is a whole number of them, rounded down."""
 MORE, HARDER, NEAR_ENOUGH = 1.02, 1.4, 0.005
 """What was shown is looked at anew where so much more is served or may be done, and it is not so near the cost."""
+CLOSER_UNITS, CARRIED = 2200, 0.98
+"""What branching may take in all for rates like these; the part of what was proven that must hold to go on from it."""
 SURELY_DEVICES = 1e4
 """So many of the dearest everything counts that is served."""
 WARM_MAX = 600
@@ -113,20 +117,35 @@ class Shown:
     """What branching has proven: on this fleet, serving these rates, requests/s, costs no less."""
 
     fleet: str
-    rates: Mapping[WorkloadId, float]
-    usd_per_h: float
-    effort: float
-    """Work that was allowed for it, by how near would have been enough."""
+    rates: Mapping[WorkloadId, float] = field(default_factory=dict)
+    usd_per_h: float = 0.0
+    effort: float = 0.0
+    """Work that was allowed for it, by how near would have been enough; all of it where it ended by itself."""
+    leaves: Leaves | None = field(default=None, compare=False)
+    """Where branching ended."""
+    had: Mapping[WorkloadId, float] = field(default_factory=dict)
+    had_usd: float = inf
+    """What a layout serves, and what it costs: of no more than that nothing more can be proven."""
 
-    def holds(self, fleet: str, problem: JointProblem) -> bool:
-        """Also of this."""
-        rates = {item.id: item.rate_rps for item in problem.workloads}
-        return fleet == self.fleet and all(rates[name] >= rate for name, rate in self.rates.items())
+    def of(self, fleet: str, rates: Mapping[WorkloadId, float]) -> Shown:
+        """What of it holds of this."""
+        if fleet != self.fleet:
+            return Shown(fleet=fleet)
+        holds = all(rates[name] >= rate for name, rate in self.rates.items())
+        return self if holds else replace(self, rates={}, usd_per_h=0.0)
 
-    def far(self, problem: JointProblem, usd_per_h: float, effort: float) -> bool:
+    def most_usd(self, rates: Mapping[WorkloadId, float], usd_per_h: float) -> float:
+        """What serving these rates is known to cost at most."""
+        serves = bool(self.had) and all(self.had.get(name, 0.0) >= rate for name, rate in rates.items())
+        return min(usd_per_h, self.had_usd) if serves else usd_per_h
+
+    def more(self, rates: Mapping[WorkloadId, float]) -> bool:
+        """Whether much more is asked than that was proven of."""
+        return any(rate > MORE * self.rates.get(name, -1.0) for name, rate in rates.items())
+
+    def far(self, rates: Mapping[WorkloadId, float], usd_per_h: float, effort: float) -> bool:
         """Whether more may be proven of being asked for so much more, or with so much more effort."""
-        more = any(item.rate_rps > MORE * self.rates.get(item.id, -1.0) for item in problem.workloads)
-        return (more or effort > HARDER * self.effort) and self.usd_per_h < usd_per_h * (1 - NEAR_ENOUGH)
+        return (self.more(rates) or effort > HARDER * self.effort) and self.usd_per_h < usd_per_h * (1 - NEAR_ENOUGH)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,9 +157,11 @@ class Certificate:
     """At a solve's prices, where they are known and there was time to find out what contents are worth at them."""
     warm: tuple[Pattern, ...] = ()
     """What branching begins with: contents that a solve found, in these numbers."""
+    found: tuple[Layout, ...] = ()
+    """Layouts in these numbers: what they cost nobody needs to prove more than."""
 
     @staticmethod
-    def of(problem: Loosened, prices: Prices | None, deadline: Deadline, warm: tuple[Pattern, ...] = ()) -> Certificate:
+    def of(problem: Loosened, prices: Prices | None, deadline: Deadline) -> Certificate:
         rows, judge, proof = Rows(problem.problem), Judge(problem.problem), None
         if prices is not None:
             duals, worth = rows.duals(prices), prices.worth_usd
@@ -148,7 +169,7 @@ class Certificate:
                 look = Look(part=PART_PROVEN, step_pct=max(1, rows.problem.share_step_pct))
                 worth = Pricing(judge, rows, judge.width).price(duals, look, deadline, 0.0).ceilings
             proof = None if worth is None or not np.isfinite(worth).all() else Bound.of(rows, duals, worth)
-        return Certificate(problem=problem, rows=rows, judge=judge, proof=proof, warm=warm[:WARM_MAX])
+        return Certificate(problem=problem, rows=rows, judge=judge, proof=proof)
 
     @property
     def near(self) -> float:
@@ -207,17 +228,31 @@ class Certificate:
         return (replace(plan, bound_usd_per_h=min(usd, cost)) if better else plan), shown
 
     def _shown(self, rates: Mapping[WorkloadId, float], usd: float, known: Shown | None, deadline: Deadline) -> Shown:
-        """Of these rates: what is known, or more, where that is not near what a plan costs."""
+        """Of these rates: what is known, or more, where that is not near what is known to serve them."""
         problem = serving(self.problem.problem, rates)
         fleet = repr((problem.fingerprint, problem.caps, [item.devices for item in problem.pools]))
-        if known is None or not known.holds(fleet, problem):
-            known = Shown(fleet=fleet, rates={}, usd_per_h=0.0, effort=0.0)
-        effort = (deadline.work_units or np.inf) / self.near
-        if deadline.over or not known.far(problem, usd, effort):
+        asked = {item.id: item.rate_rps for item in problem.workloads}
+        known = (known or Shown(fleet=fleet)).of(fleet, asked)
+        for layout in self.found:
+            had = dict(zip(asked, layout.served_rps(problem).tolist(), strict=True))
+            if layout.usd_per_h < known.most_usd(asked, inf) and all(had[name] >= rate for name, rate in asked.items()):
+                known = replace(known, had=had, had_usd=layout.usd_per_h)
+        usd = known.most_usd(asked, usd)
+        if deadline.over or not known.far(asked, usd, CLOSER_UNITS / self.near):
             return known
-        found = {item.id: item.rate_rps for item in problem.workloads}
-        shown = branched(problem, usd, deadline, self.warm, self.near)
-        return Shown(fleet=fleet, rates=found, usd_per_h=max(shown, known.usd_per_h), effort=effort)
+        begin = told = known.leaves
+        if told is not None:
+            begin, rising = told.at(problem.rate_rps, problem.rate_rps), problem.rate_rps > told.rates
+            if begin.usd(problem) < usd * (1 - self.near):
+                begin = told.at(problem.rate_rps, most_on_a_device(problem, rising))
+            if (found := begin.usd(problem)) >= usd * (1 - self.near):
+                return replace(known, rates=asked, usd_per_h=max(found, known.usd_per_h), leaves=begin)
+            # Where little is left of it, to begin anew is quicker.
+            begin = begin if found >= CARRIED * told.bound.min() else None
+        shown, leaves = branched(problem, usd, deadline, self.warm, self.near, begin)
+        spent = CLOSER_UNITS if deadline.left_part > 0.0 else deadline.work_units or CLOSER_UNITS
+        effort = spent / self.near + (0.0 if known.more(asked) else known.effort)
+        return replace(known, rates=asked, usd_per_h=max(shown, known.usd_per_h), effort=effort, leaves=leaves)
 
     def _outside_usd(self, plan: Plan) -> float:
         """What those cost that the problem leaves out."""
@@ -254,19 +289,27 @@ def serving(problem: JointProblem, served_rps: Mapping[WorkloadId, float]) -> Jo
 
 
 def branched(
-    problem: JointProblem, usd_per_h: float, deadline: Deadline, warm: tuple[Pattern, ...] = (), near: float = NEAR
-) -> float:
-    """What serving every rate costs at least, as far as branching proves that where so near to so much is enough."""
+    problem: JointProblem,
+    usd_per_h: float,
+    deadline: Deadline,
+    warm: tuple[Pattern, ...] = (),
+    near: float = NEAR,
+    begin: Leaves | None = None,
+) -> tuple[float, Leaves | None]:
+    """What serving every rate costs at least, as far as branching proves that where so near to so much is enough; and
+    where that ended. It goes on from where it ended `begin`, of other rates.
+    """
     master = Master(problem, Judge(problem))
     master.offer(singles(problem, master.width))
     master.offer(master.of_patterns(warm))
-    proven, search = [0.0], master
+    proven, search, leaves = [0.0], master, begin
     for counting in (False, True):  # replicas when devices have nothing more to say
-        if not deadline.over:
-            tree = Tree(search=search, usd=usd_per_h, deadline=deadline, counting=counting, near=near)
+        if not deadline.over and (begin is None or counting >= begin.counting):
+            told = begin if begin is not None and counting == begin.counting else None
+            tree = Tree(search=search, usd=usd_per_h, deadline=deadline, counting=counting, near=near, begin=told)
             proven.append(tree.run())
-            search = tree.master
-    return max(proven)
+            search, leaves = tree.master, tree.leaves()
+    return max(proven), leaves
 
 
 def certified(request: PlanRequest, plan: Plan) -> Plan:
@@ -281,6 +324,21 @@ def lone(problem: JointProblem, kinds: Whole, variants: Whole, shares_pct: Whole
     """Replicas alone on devices, whatever limits what those may draw: with a smaller batch they may keep within it."""
     pools = tuple(replace(item, capped=False) for item in problem.pools)
     return Judge(replace(problem, pools=pools)).judge(Patterns.singles(kinds, variants, shares_pct))
+
+
+def most_on_a_device(problem: JointProblem, works: Flags) -> Floats:
+    """Of these workloads what one device carries at most, requests/s; infinite where there are too many to see."""
+    found, variants = np.where(works, np.inf, 0.0), np.flatnonzero(works[problem.variant_workload])
+    if problem.kinds * len(variants) * len(problem.lone_pct) > ALONE_MAX or not len(variants):
+        return found
+    judged = lone(problem, np.arange(problem.kinds), variants, problem.lone_pct)
+    share, alone_rps = judged.rows.shares_pct[:, 0], judged.capacity_rps[:, 0] * judged.lawful
+    work = problem.variant_workload[judged.rows.variants[:, 0]]
+    each = np.array([item.per_device_max for item in problem.workloads])
+    most, dense = np.zeros(len(works)), np.zeros(len(works))
+    np.maximum.at(most, work, alone_rps * np.minimum(each[work], problem.members_max))
+    np.maximum.at(dense, work, alone_rps * WHOLE_PCT / share)
+    return np.where(works, np.minimum(most, dense), 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -125,7 +125,9 @@ class Joint(Recalling):
             # There is no time to write another one: what was handed over is the answer.
             by = attempt.first_by if advance.best is attempt.first and attempt.first_by != STANDING else None
             return Thought(proposal=replace(_bare(advance.best, by), ending=PlannerEnding.DEADLINE))
-        ending, certificate = deadline.ending, attempt.certificate(answer.kept)
+        reached = (answer.reached.layout,) if answer.reached else ()
+        certificate = attempt.certificate(answer.kept, answer.found, *answer.found.before, *reached)
+        ending = deadline.ending
         found = Found(solved=answer, counted=whole, certificate=certificate, mended=advance.patch)
         rivals = rivals_of(attempt, seats_of(attempt, found), found)
         if rivals.plan.objective.unserved > DUST and attempt.first is None:
@@ -135,7 +137,8 @@ class Joint(Recalling):
         if rivals.plan.unplaced or advance.best is None or few_devices(reading.problem):
             # To prove and to say what would have to give takes longest, and is least.
             hand_over(reporter, _bare(rivals.plan, by))
-        plan, shown = certificate.closer(rivals.plan, answer.kept.shown, attempt.closer_deadline(rivals.plan))
+        within = attempt.closer_deadline(rivals.plan, answer.kept.shown)
+        plan, shown = certificate.closer(rivals.plan, answer.kept.shown, within)
         rivals = replace(rivals, plans={**rivals.plans, rivals.chosen: plan})
         usd_per_h = rivals.plans[SPEC.name].objective.cost_usd_per_h
         reporter.event("joint.solved", chosen=rivals.chosen, usd_per_h=usd_per_h, **answer.found.facts)

@@ -21,13 +21,14 @@ from math import ceil
 
 import numpy as np
 
-from solvers.domain.arrays import Floats, Whole
+from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.engines.deadline import Deadline, charge
 from solvers.engines.planes import Box
-from solvers.planners.joint.solve.generate import Look, Pricing, scale_of, units_of
+from solvers.planners.joint.solve.generate import Look, Pricing, fitted, scale_of, units_of
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Master, Rows
 from solvers.problems.joint import Floors, JointProblem
+from solvers.problems.patterns import Patterns
 
 NEAR = 0.002
 """Part of the cost: so near, a bound is near enough."""
@@ -45,6 +46,8 @@ NUMBERS_UNITS = 5
 NODE_UNITS, CLOSELY = 60, 10
 """What a node may take before another has its turn, and how many times as much where its numbers are whole."""
 WHOLE = 1e-5
+LEAVES_MAX, PROOFS_MAX, LEAF_PROOFS, FOUND_MAX = 300, 100, 3, 400
+"""Parts that are kept for a later run, last proofs, best proofs of each part, and contents."""
 COUNTS_APART, COUNTS_MAX, DEVICES_MAX = 40, 100, 24
 """Devices and replicas by pool: more take more than seconds; of more than the first, pools of other domains are one."""
 
@@ -125,7 +128,7 @@ class Node:
     def sides(self, rows: Rows, duals: Floats) -> Floats:
         """What its sides are worth at these duals, by row: without end where there is none on that side."""
         lower, upper = (
-            np.concatenate([mine[: rows.pool_at], devices, mine[rows.cap_at :], of[rows.base :]])[: len(duals)]
+            np.concatenate([mine[: rows.pool_at], devices, mine[rows.cap_at :], of[rows.base :]])[: duals.shape[-1]]
             for mine, devices, of in (
                 (self.lower, self.devices.least, rows.lower),
                 (self.upper, self.devices.most, rows.upper),
@@ -133,6 +136,79 @@ class Node:
         )
         side = np.where(duals > 0, lower, upper)
         return np.multiply(duals, side, out=np.zeros_like(duals), where=duals != 0)
+
+    def rest(self, rows: Rows, duals: Floats) -> Floats:
+        """By proof what all sides but those of devices are worth."""
+        sides = self.sides(rows, duals)
+        sides[:, rows.pool_at : rows.cap_at] = 0.0
+        return np.asarray(sides.sum(axis=1))
+
+    def at_least(self, rows: Rows, duals: Floats, each: Floats) -> Floats:
+        """By proof what no layout of it costs less than."""
+        rest = self.rest(rows, duals)
+        usd = np.minimum(each * self.devices.least, each * self.devices.most).sum(axis=1)
+        return np.asarray(np.where(np.isfinite(rest), rest, -np.inf) + usd)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaves:
+    """Where a tree ended: all its parts, and what proves that they cost no less at the rates of then."""
+
+    counting: Flags
+    rates: Floats
+    least: Floats
+    most: Floats
+    """part x pool: devices."""
+    fewest: Floats
+    highest: Floats
+    """part x row of floors: replicas."""
+    bound: Floats
+    """By part, of all proofs together."""
+    duals: Floats
+    """proof x row, cuts last."""
+    each: Floats
+    """proof x pool: what a device more adds."""
+    cut_work: Whole
+    cut_steps: Whole
+    kind: Whole
+    variants: Whole
+    shares_pct: Whole
+    """Of contents that were found on the way."""
+
+    def at(self, rates: Floats, most_rps: Floats) -> Leaves:
+        """At other rates, where a device carries so much at most. Of a rate that is less, what its devices carry is a
+        larger part and worth no more; cuts of it say nothing any more.
+        """
+        duals, works = self.duals.copy(), len(rates)
+        least = np.maximum(self.rates, np.minimum(most_rps, rates))
+        duals[:, :works] *= np.divide(rates, least, out=np.zeros(works), where=least > 0)
+        base = duals.shape[1] - len(self.cut_work)
+        more = rates >= self.rates
+        duals[:, base:] *= more[self.cut_work]
+        return replace(self, rates=rates, duals=duals, bound=self.bound * more.all())
+
+    def nodes(self, rows: Rows) -> list[Node]:
+        """The parts, in these rows, which have the cuts."""
+        lower, upper = rows.lower[: rows.floor_at], rows.upper[: rows.floor_at]
+        sides = zip(self.least, self.most, self.fewest, self.highest, strict=True)
+        nodes = [
+            Node(
+                devices=Box(least=least, most=most),
+                lower=np.concatenate([lower, fewest]),
+                upper=np.concatenate([upper, highest]),
+            )
+            for least, most, fewest, highest in sides
+        ]
+        told = (float(node.at_least(rows, self.duals, self.each).max(initial=0.0)) for node in nodes)
+        bounds = zip(told, self.bound.tolist(), strict=True)
+        return [replace(node, bound=max(both)) for node, both in zip(nodes, bounds, strict=True)]
+
+    def usd(self, problem: JointProblem) -> float:
+        """What they prove of it, at its rates, without looking further."""
+        alike = _one(problem).problem
+        rows = Rows(alike, floors=Floors.of(alike, counting=bool(self.counting)))
+        rows.cut(self.cut_work, self.cut_steps)
+        return min(node.bound for node in self.nodes(rows))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -147,9 +223,11 @@ class Tree:
     counting: bool = False
     """Whether replicas are branched on, too."""
     near: float = NEAR
+    begin: Leaves | None = None
+    """Of an earlier run, at these rates."""
     nodes: int = 0
-    _closed_usd: float = np.inf
-    """The least bound of nodes that nothing more is asked of."""
+    _closed: list[Node] = field(default_factory=list)
+    """Nothing more is asked of them."""
     _least_usd: float = -np.inf
     """What was proven when a node was taken last."""
     _open: list[tuple[float, int, Node]] = field(default_factory=list)
@@ -160,6 +238,8 @@ class Tree:
     """Duals, and by pool what a device more adds to what they prove."""
     _pools: slice = field(init=False)
     _cuts: int = field(init=False)
+    _known: int = field(init=False)
+    """Contents to begin with."""
 
     def __post_init__(self) -> None:
         alike = _one(self.search.problem)
@@ -167,6 +247,7 @@ class Tree:
         self.master = Master(problem, Judge(problem), floors=Floors.of(problem, counting=self.counting))
         priced = self.search.judged.rows
         self.master.offer(replace(priced, kind=alike.kind[priced.kind]))
+        self._known = self.master.size
         rows = self.master.rows
         self._pools, self._cuts = slice(rows.pool_at, rows.cap_at), CUT_ROUNDS * few_devices(self.search.problem)
         self._pricing = Pricing(self.master.judge, rows, self.master.width)
@@ -175,16 +256,54 @@ class Tree:
         """Branch until the bound is near or the time ends; what no layout costs less than."""
         rows, most = self.master.rows, self.master.problem.pool_devices.astype(np.float64)
         whole = Box(least=np.zeros(len(most)), most=most)
-        root = self._relaxed(Node(devices=whole, lower=rows.lower[: rows.base], upper=rows.upper[: rows.base]))
-        self._keep([root])
-        if root.totals is not None and not self._close(root.bound):
-            above = np.ceil(root.totals[self._pools] - WHOLE)
-            self._relaxed(replace(root, devices=Box(least=above, most=above)))
+        if (told := self.begin) is not None:
+            self.master.cut(told.cut_work, told.cut_steps)
+            self.master.offer(Patterns(kind=told.kind, variants=told.variants, shares_pct=told.shares_pct))
+            self._proofs = [*zip(told.duals, told.each, strict=True)]
+            self._keep(told.nodes(rows))
+        else:
+            root = self._relaxed(Node(devices=whole, lower=rows.lower[: rows.base], upper=rows.upper[: rows.base]))
+            self._keep([root])
+            if root.totals is not None and not self._close(root.bound):
+                above = np.ceil(root.totals[self._pools] - WHOLE)
+                self._relaxed(replace(root, devices=Box(least=above, most=above)))
         # What is proven is the least bound: no other node raises it above that of one with nothing more to ask.
         while self._open and not (self.deadline.over or self._close(at := self._open[0][0]) or at >= self._closed_usd):
             self._least_usd, _, node = heappop(self._open)
             self._keep(self._expanded(node))
         return min([self._closed_usd, *(bound for bound, _, _ in self._open)])
+
+    @property
+    def _closed_usd(self) -> float:
+        return min((node.bound for node in self._closed), default=np.inf)
+
+    def leaves(self) -> Leaves | None:
+        """What a later run can begin with; None where that is too much."""
+        nodes = [*self._closed, *(node for _, _, node in self._open)]
+        if not (self._proofs and len(nodes) <= LEAVES_MAX):
+            return None
+        rows, (duals, each) = self.master.rows, self._shown_by
+        told = [node.at_least(rows, duals, each) for node in nodes]
+        last = np.arange(len(duals))[-PROOFS_MAX:]
+        used = np.unique(np.concatenate([last, *(np.argsort(-usd, kind="stable")[:LEAF_PROOFS] for usd in told)]))
+        found = self.master.judged.rows.take(np.arange(self._known, self.master.size)[-FOUND_MAX:])
+        floors = slice(rows.floor_at, rows.base)
+        return Leaves(
+            counting=np.array(self.counting),
+            rates=self.master.problem.rate_rps,
+            least=np.array([node.devices.least for node in nodes]),
+            most=np.array([node.devices.most for node in nodes]),
+            fewest=np.array([node.lower[floors] for node in nodes]),
+            highest=np.array([node.upper[floors] for node in nodes]),
+            bound=np.array([node.bound for node in nodes]),
+            duals=duals[used],
+            each=each[used],
+            cut_work=rows.cut_work,
+            cut_steps=rows.cut_steps,
+            kind=found.kind,
+            variants=found.variants,
+            shares_pct=found.shares_pct,
+        )
 
     def _keep(self, nodes: list[Node]) -> None:
         for node in nodes:
@@ -204,7 +323,7 @@ class Tree:
             node = replace(self._relaxed(node, closely=True), leaf=False)
         close, halves = self._close(node.bound), self._halves(node)
         if close or (known and not halves):
-            self._closed_usd = min(self._closed_usd, node.bound)
+            self._closed.append(node)
             return []
         if not halves:
             self._keep([replace(node, leaf=True)])
@@ -271,11 +390,17 @@ class Tree:
         self._proofs.append((duals, duals[pools] - each))
         return float(node.sides(self.master.rows, duals).sum() - node.devices.most @ each)
 
+    @property
+    def _shown_by(self) -> tuple[Floats, Floats]:
+        """Of all proofs the duals, by row, and what a device more adds, by pool."""
+        duals = [fitted(duals, self.master.rows.count) for duals, _ in self._proofs]
+        rows, pools = self.master.rows.count, len(self.master.problem.pools)
+        return np.array(duals).reshape(-1, rows), np.array([each for _, each in self._proofs]).reshape(-1, pools)
+
     def _least(self, node: Node) -> tuple[float, Floats]:
         """The least that all proofs together leave to whole numbers of devices of a node, and those numbers."""
-        sides = [node.sides(self.master.rows, duals) for duals, _ in self._proofs]
-        rest = np.array([float(np.delete(side, self._pools).sum()) for side in sides])
-        each = np.array([each for _, each in self._proofs]).reshape(len(rest), -1)
+        duals, each = self._shown_by
+        rest = node.rest(self.master.rows, duals)
         told = np.isfinite(rest)
         self.deadline.spend(NUMBERS_UNITS * (not node.devices.point))
         usd, numbers = node.devices.lowest(rest[told], each[told], self.deadline.time_left_s)

@@ -396,9 +396,14 @@ class Master:
             broken[rows.cut_work[rows.cut_steps == size]] = False
             works.append(np.flatnonzero(broken))
             numbers.append(np.full(len(works[-1]), size, dtype=np.int64))
-        work, steps, first = np.concatenate(works), np.concatenate(numbers), len(rows.cut_work)
+        return self.cut(np.concatenate(works), np.concatenate(numbers))
+
+    def cut(self, work: Whole, steps: Whole) -> int:
+        """Add these cuts; how many."""
         if not len(work):
             return 0
+        rows, first = self.rows, len(self.rows.cut_work)
+        demand = np.flatnonzero(rows.wanted)
         rows.cut(work, steps)
         entries = rows.cut_entries(self.judged, first)
         slack_of = np.full(rows.pool_at, -1, dtype=np.int64)

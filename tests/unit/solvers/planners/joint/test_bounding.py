@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import fields, replace
+from math import inf
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from solvers.models.worth import worth_of
 from solvers.planners.base import Budget
 from solvers.planners.joint.attempt import Kept, named, prices_of, recall, remember
 from solvers.planners.joint.certificate import Certificate, loosened
+from solvers.planners.joint.solve.branch import Leaves
 from solvers.planners.joint.solve.generate import Look, Pricing
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Rows
@@ -218,6 +220,10 @@ def test_what_branching_showed_goes_on_to_hold_for_whoever_serves_as_much() -> N
     assert nearer.bound_usd_per_h == min(shown.usd_per_h, plan.objective.cost_usd_per_h)
     kept = recall(remember(problem, Kept(shown=shown)), problem).shown
     assert kept == shown
+    assert kept is not None
+    assert None not in (kept.leaves, shown.leaves)
+    for item in fields(Leaves):
+        assert np.array_equal(getattr(kept.leaves, item.name), getattr(shown.leaves, item.name)), item.name
     none = Deadline(60.0, 0)
     assert certificate.closer(plan, kept, none)[0] == nearer
     # Who serves less, or on another fleet, has to be looked at anew.
@@ -228,8 +234,33 @@ def test_what_branching_showed_goes_on_to_hold_for_whoever_serves_as_much() -> N
     poor = certificate.closer(less, None, Deadline(60.0, 500))[1]
     assert poor is not None
     assert poor.usd_per_h < 0.9 * shown.usd_per_h
-    assert certificate.closer(plan, poor, Deadline(60.0, 500))[1] == shown
+    again = certificate.closer(plan, poor, Deadline(60.0, 500))[1]
+    assert again is not None
+    assert again.usd_per_h == pytest.approx(shown.usd_per_h, rel=certificate.near)
     assert certificate.closer(plan, poor, none)[0].bound_usd_per_h == poor.usd_per_h
+
+
+def test_nobody_proves_more_of_what_a_layout_is_known_to_do_for_less() -> None:
+    """As where what stands is dear, and all that is cheaper would interrupt too much."""
+    picture = lab()
+    plan, deadline = replace(planned(picture), bound_usd_per_h=None), Deadline(60.0, 500)
+    certificate, cost = glance(picture), plan.objective.cost_usd_per_h
+    shown = certificate.closer(plan, None, deadline)[1]
+    assert shown is not None
+    dear = replace(plan, objective=replace(plan.objective, cost_usd_per_h=1.5 * cost))
+    served = {item.id: plan.served_rps[item.id] for item in certificate.problem.problem.workloads}
+    poor = replace(shown, usd_per_h=0.9 * cost, effort=0.0)
+    had = replace(poor, had=served, had_usd=0.9 * cost)
+    assert certificate.closer(dear, had, deadline)[1] == had
+    again = certificate.closer(dear, poor, deadline)[1]
+    assert again is not None
+    assert again.usd_per_h > 0.95 * cost
+    # It is of no more than it serves, and on its fleet.
+    less = replace(had, had=dict.fromkeys(served, 1e-3))
+    assert certificate.closer(dear, less, deadline)[1] != less
+    elsewhere = certificate.closer(dear, replace(had, fleet="other"), deadline)[1]
+    assert elsewhere is not None
+    assert elsewhere.had_usd == inf
 
 
 def test_what_branching_showed_in_little_time_or_for_a_wide_gap_is_looked_at_anew() -> None:
@@ -242,9 +273,11 @@ def test_what_branching_showed_in_little_time_or_for_a_wide_gap_is_looked_at_ane
     for known in (hasty, wide):
         assert known is not None
         assert known.usd_per_h < 0.99 * plan.objective.cost_usd_per_h
-        assert certificate.closer(plan, known, deadline)[1] == whole
-        # But not again and again with what was not enough.
         assert whole is not None
+        again = certificate.closer(plan, known, deadline)[1]
+        assert again is not None
+        assert again.usd_per_h == pytest.approx(whole.usd_per_h, rel=certificate.near)
+        # But not again and again with what was not enough.
         tried = replace(known, effort=whole.effort)
         assert certificate.closer(plan, tried, deadline)[1] == tried
 

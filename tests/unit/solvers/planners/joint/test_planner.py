@@ -23,7 +23,7 @@ from solvers.models.worth import worth_of
 from solvers.planners import registry
 from solvers.planners.base import Budget, PlanRequest
 from solvers.planners.joint import certificate, change
-from solvers.planners.joint.attempt import CLOSER_UNITS, URGENT_UNITS, Attempt, recall
+from solvers.planners.joint.attempt import AGAIN_UNITS, CLOSER_UNITS, URGENT_UNITS, Attempt, recall
 from solvers.planners.joint.planner import SPEC, Advance, Joint
 from solvers.planners.joint.reading.formulation import read
 from solvers.planners.joint.solve.master import Rows
@@ -205,10 +205,10 @@ def test_a_plan_is_handed_over_before_its_bound_is_sought(monkeypatch: pytest.Mo
 def test_whoever_waits_for_a_plan_waits_for_little_of_its_proof() -> None:
     """And it is found out later, since it is remembered how little was done for it."""
 
-    def units_of(picture: Snapshot, plan: Plan) -> int | None:
+    def units_of(picture: Snapshot, plan: Plan, shown: certificate.Shown | None = None) -> int | None:
         request = replace(builders.request(picture), budget=Budget(deadline_s=3600.0))
         attempt = Attempt(request=request, reading=read(picture, request.movable), clock=Deadline(3600.0))
-        return attempt.closer_deadline(plan).work_units
+        return attempt.closer_deadline(plan, shown).work_units
 
     calm, jumped = demanding(100.0), demanding(1100.0)
     before, plan = of_three()[1], plan_of(jumped)
@@ -216,13 +216,16 @@ def test_whoever_waits_for_a_plan_waits_for_little_of_its_proof() -> None:
     assert units_of(jumped, before) == units_of(calm, plan) == units_of(calm, before) == CLOSER_UNITS
     assert units_of(of_three()[0], before) == CLOSER_UNITS  # nothing stands
 
-    def effort_of(picture: Snapshot) -> float:
+    def shown_of(picture: Snapshot) -> certificate.Shown:
         state = Joint().think(request_of(picture), b"", SilentReporter()).state
         shown = recall(state or b"", read(picture, builders.everything_movable(picture)).problem).shown
         assert shown is not None
-        return shown.effort
+        assert shown.leaves is not None
+        return shown
 
-    assert effort_of(jumped) * certificate.HARDER < effort_of(standing(jumped, plan))
+    assert shown_of(jumped).effort * certificate.HARDER < shown_of(standing(jumped, plan)).effort
+    # What goes on from an earlier proof takes little at a time.
+    assert units_of(calm, before, shown_of(calm)) == units_of(jumped, plan, shown_of(calm)) == AGAIN_UNITS
 
 
 def test_a_worse_answer_gives_way() -> None:

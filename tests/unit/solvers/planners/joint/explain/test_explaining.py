@@ -419,8 +419,8 @@ def test_it_takes_no_time_that_is_not_there() -> None:
     # Parts of work that there is no time for are more than all the time.
     plan = Joint().propose(counted(LAB), b"", SilentReporter()).plan
     assert plan is not None
-    assert 1 <= (attempt(0.4).closer_deadline(plan).work_units or 0) < 400
-    assert attempt(60.0).closer_deadline(plan).work_units == CLOSER_UNITS
+    assert 1 <= (attempt(0.4).closer_deadline(plan, None).work_units or 0) < 400
+    assert attempt(60.0).closer_deadline(plan, None).work_units == CLOSER_UNITS
 
 
 def test_equal_requests_are_told_alike(insight: Insight) -> None:

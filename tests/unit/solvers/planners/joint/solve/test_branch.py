@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,9 +11,9 @@ import pytest
 from benchmarks.instances.family import family_problem
 from solvers.engines.deadline import Deadline
 from solvers.engines.planes import Box
-from solvers.planners.joint.certificate import branched, serving
+from solvers.planners.joint.certificate import branched, most_on_a_device, serving
 from solvers.planners.joint.solve import branch
-from solvers.planners.joint.solve.branch import NEAR, NODE_UNITS, Alike, Node, Tree, few_devices
+from solvers.planners.joint.solve.branch import NEAR, NODE_UNITS, Alike, Leaves, Node, Tree, few_devices
 from solvers.planners.joint.solve.generate import Pace, generate, singles
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Master, Rows
@@ -49,20 +50,74 @@ def test_a_few_devices_are_proven() -> None:
     found = solve(problem, SolveOrder(seed=1), Deadline(600.0, 1500))
     check_layout(problem, found)
     assert found.value(problem) <= 4.45
-    assert found.value(problem) <= branched(problem, found.value(problem), Deadline(600.0, 1000)) * 1.004
+    assert found.value(problem) <= branched(problem, found.value(problem), Deadline(600.0, 1000))[0] * 1.004
+
+
+def at_rates(problem: JointProblem, factors: Sequence[float]) -> JointProblem:
+    """The same, asked for so many times as much, by workload."""
+    pairs = zip(problem.workloads, factors, strict=True)
+    works = (
+        replace(item, rate_rps=item.rate_rps * factor, rate_least_rps=item.rate_least_rps * factor)
+        for item, factor in pairs
+    )
+    return replace(problem, workloads=tuple(works))
+
+
+def carried(problem: JointProblem, leaves: Leaves) -> Leaves:
+    """At its rates."""
+    return leaves.at(problem.rate_rps, most_on_a_device(problem, problem.rate_rps > leaves.rates))
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_what_was_proven_at_some_rates_proves_no_more_than_is_true_at_others(seed: int) -> None:
+    """Of few devices, counted and not, with cuts and without, after little work and after much."""
+    rng = np.random.default_rng(seed)
+    problem = (tiny, spread)[seed % 2](seed)
+    truth = optimum(problem).usd_per_h
+    shown, leaves = branched(problem, truth, Deadline(60.0, int(rng.choice([5, 60, 600]))))
+    assert leaves is not None
+    assert leaves.usd(problem) <= shown + CENT
+    for _ in range(3):
+        other = at_rates(problem, np.exp(rng.uniform(-0.3, 0.3, len(problem.workloads))).tolist())
+        there = optimum(other).usd_per_h
+        begin = carried(other, leaves)
+        assert begin.usd(other) <= there + CENT
+        assert branched(other, there, Deadline(60.0, 40), begin=begin)[0] <= there + CENT
+
+
+def test_where_rates_hardly_change_most_of_a_proof_holds() -> None:
+    """Cuts of a rate that fell say nothing any more."""
+    problem = family_problem(8, 5, 1)
+    shown, leaves = branched(problem, 6.542, Deadline(600.0, 1500))
+    assert leaves is not None
+    assert shown >= 0.99 * 6.542
+    for factor, least in ((1.0, 1.0), (1.005, 0.999), (0.995, 0.8)):
+        other = at_rates(problem, [factor] * len(problem.workloads))
+        assert carried(other, leaves).usd(other) >= least * shown * (1 - CENT)
+
+
+def test_a_proof_goes_on_where_it_ended() -> None:
+    """A little at a time proves more than as little again and again, and nearly what all at once does."""
+    problem, units, bounds, leaves = family_problem(8, 5, 1), 100, list[float](), None
+    for _ in range(12):
+        shown, leaves = branched(problem, 6.542, Deadline(600.0, units), begin=leaves)
+        bounds.append(shown)
+    assert bounds[0] == branched(problem, 6.542, Deadline(600.0, units))[0]
+    assert bounds[0] * 1.02 <= max(bounds) <= 6.542 * (1 + 1e-3)
+    assert max(bounds) >= 0.98 * branched(problem, 6.542, Deadline(600.0, 12 * units))[0]
 
 
 @pytest.mark.parametrize(("seed", "usd_per_h"), [(1, 6.542), (3, 4.44)])
 def test_what_a_solve_found_lets_little_work_prove_more(seed: int, usd_per_h: float) -> None:
     problem = family_problem(8, 5, seed)
     found = solve(problem, SolveOrder(), Deadline(600.0, 250))
-    warm = branched(problem, usd_per_h, Deadline(600.0, 60), (*found.patterns, *found.columns))
-    assert branched(problem, usd_per_h, Deadline(600.0, 60)) < warm <= usd_per_h
+    warm = branched(problem, usd_per_h, Deadline(600.0, 60), (*found.patterns, *found.columns))[0]
+    assert branched(problem, usd_per_h, Deadline(600.0, 60))[0] < warm <= usd_per_h
 
 
 def test_whole_numbers_of_devices_prove_what_parts_of_them_hide() -> None:
     """The relaxed optimum is 13.306 $/h; a layout costs 13.880."""
-    assert 13.7 <= branched(family_problem(16, 10, 23), 13.880, Deadline(600.0, 400)) <= 13.8786
+    assert 13.7 <= branched(family_problem(16, 10, 23), 13.880, Deadline(600.0, 400))[0] <= 13.8786
 
 
 def test_they_are_proven_of_more_devices_than_replicas_are_counted_of() -> None:
@@ -98,7 +153,7 @@ def test_replicas_are_asked_about_when_devices_are_settled(monkeypatch: pytest.M
         return found
 
     monkeypatch.setattr(Tree, "_relaxed", noted)
-    branched(family_problem(8, 5, 3), 4.45, Deadline(600.0, 3000))
+    branched(family_problem(8, 5, 3), 4.45, Deadline(600.0, 3000))[0]
     assert any(of_replicas for of_replicas, _, _ in seen)
     assert all(settled for of_replicas, settled, _ in seen if of_replicas)
     assert max(units for _, _, units in seen[1:]) <= NODE_UNITS + 1
@@ -121,7 +176,7 @@ def test_what_serving_as_much_costs_is_never_overstated(seed: int) -> None:
     asked = serving(problem, {work.id: float(rate) for work, rate in zip(problem.workloads, rates, strict=True)})
     assert all(work.rate_rps <= rate for work, rate in zip(asked.workloads, rates.tolist(), strict=True))
     truth = optimum(asked).usd_per_h
-    assert 0.97 * truth <= branched(asked, truth, Deadline(60.0, UNITS)) <= truth + CENT
+    assert 0.97 * truth <= branched(asked, truth, Deadline(60.0, UNITS))[0] <= truth + CENT
 
 
 def test_pools_that_differ_in_domains_alone_are_one_where_they_are_many() -> None:
