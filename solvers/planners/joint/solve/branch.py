@@ -185,7 +185,8 @@ class Leaves:
         base = duals.shape[1] - len(self.cut_work)
         more = rates >= self.rates
         duals[:, base:] *= more[self.cut_work]
-        return replace(self, rates=rates, duals=duals, bound=self.bound * more.all())
+        bound = self.bound if more.all() else np.zeros_like(self.bound)
+        return replace(self, rates=rates, duals=duals, bound=bound)
 
     def nodes(self, rows: Rows) -> list[Node]:
         """The parts, in these rows, which have the cuts."""
