@@ -89,7 +89,9 @@ def solved(search: JointSearch, request: PlanRequest, reading: Reading, state: b
     opened, question = scope_of(reading, restless, kept.full_at_s), question_of(reading, restless)
     known = question == kept.question
     opened = frozenset() if known and opened is not None else opened
-    terms = replace(reach_terms(policy), left_usd=kept.left_usd if known else 0.0)
+    # In between full solves, the same that stands ends as far from what it could become at best, whoever's rate moved.
+    alike = known or (opened is not None and question.split(" ")[:2] == kept.question.split(" ")[:2])
+    terms = replace(reach_terms(policy), left_usd=kept.left_usd if alike else 0.0)
     near, found = None, layout_of(standing)
     # Where nobody is short and all is solved anyway, what little changes make is asked once, after that.
     asked = bool(standing) and (found.leaves_short(problem) or (opened is not None and not known))

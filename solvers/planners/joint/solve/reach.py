@@ -43,7 +43,9 @@ ENTRIES, COLUMNS_LEAST = 30_000, 250
 NODES_LEAST, NODES_MAX = 5.0, 30.0
 """That are looked at, where work is counted."""
 GAP, FAR = 5e-4, 0.02
-"""Of the integer programme: what is nothing; where it ends so far from its bound, smaller ones inside it find more."""
+"""Of the integer programme: what is nothing; where it found something so far from its bound, smaller ones inside it
+find more. Where it found nothing they did so in one case of fourteen, by half a per cent.
+"""
 DUST = 1e-6
 SURE = 1e-6
 """Of what must be served, beside it: engines round."""
@@ -364,9 +366,9 @@ class _ReachProgramme:
         work, begin = None if deadline.work_units is None else nodes, None if stays is None else stays[some]
         limits = Limits(time_s=deadline.time_left_s, work=work, gap=GAP, within=False)
         answer = create(ENGINE).solve(program, limits, begin)
-        if answer.objective - answer.bound > FAR * abs(answer.bound) and not deadline.over:
-            limits, begin = replace(limits, within=True), begin if answer.values is None else answer.values
-            answer = create(ENGINE).solve(program, limits, begin)
+        far = answer.objective - answer.bound > FAR * abs(answer.bound)
+        if far and usd - answer.objective > GAP * abs(answer.objective) and not deadline.over:
+            answer = create(ENGINE).solve(program, replace(limits, within=True), answer.values)
         if answer.values is not None and answer.objective < usd:
             self.left_usd = answer.objective - relaxed.value
             counts[:] = 0

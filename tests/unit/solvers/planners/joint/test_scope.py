@@ -19,7 +19,7 @@ from solvers.domain.workload import SloScope
 from solvers.engines.deadline import Deadline
 from solvers.planners.base import Budget, PlanRequest
 from solvers.planners.joint import change
-from solvers.planners.joint.attempt import remember
+from solvers.planners.joint.attempt import Kept, remember
 from solvers.planners.joint.change import (
     FULL_EVERY_S,
     REACH_PART,
@@ -152,6 +152,33 @@ def test_little_changes_take_no_more_than_their_part_of_the_time(monkeypatch: py
     solved(search, builders.request(picture), read(picture, builders.everything_movable(picture)), b"")
     assert len(given_s) == 2
     assert max(given_s) <= REACH_PART * 60.0
+
+
+def test_what_a_search_left_counts_while_the_same_stands_and_not_everything_is_solved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    left_usd = list[float]()
+
+    def looked_at(problem: JointProblem, standing: Any, fresh: Any, terms: Any, deadline: Deadline) -> Reached:
+        left_usd.append(terms.left_usd)
+        return reached(problem, standing, fresh, terms, deadline)
+
+    monkeypatch.setattr(change, "reached", looked_at)
+
+    def told(picture: Snapshot, before: Snapshot, full_at_s: float = FULL_AT_S) -> list[float]:
+        reading, earlier = (read(item, builders.everything_movable(item)) for item in (picture, before))
+        kept = Kept(question=question_of(earlier, restless_of(earlier)), left_usd=0.7, full_at_s=full_at_s)
+        search = JointSearch(solve=lambda problem, *_: first_layout(problem), deadline=Deadline(60.0))
+        left_usd.clear()
+        solved(search, builders.request(picture), reading, remember(reading.problem, kept))
+        return list(left_usd)
+
+    moved, rising = (world(demands=(builders.demand("demo/s3", rps),)) for rps in (160.0, 150.0))
+    assert opened(moved) == opened(rising) == {"demo/s3"}
+    other = replace(rising, target=replace(rising.target, generation=Generation(2)))
+    assert told(moved, rising) == [0.7]
+    assert told(moved, other) == [0.0]
+    assert told(moved, rising, full_at_s=FULL_AT_S - FULL_EVERY_S) == [0.0, 0.0]
 
 
 def test_who_needs_more_is_opened() -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from solvers.domain.arrays import Floats
+from solvers.engines.base import Engine, EngineAnswer, Limits, Program, create
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve import reach
 from solvers.planners.joint.solve.generate import Found, Look, Pricing
@@ -78,3 +79,27 @@ class TestReached:
         kept = self.changed(made, *standing)
         assert (kept.served_rps(made) >= made.rate_rps * (1 - 1e-6)).all()
         assert standing[2].pattern in kept.patterns
+
+    @pytest.mark.parametrize("finds", [True, False])
+    def test_a_closer_look_is_for_what_was_found_far_from_its_bound(
+        self, monkeypatch: pytest.MonkeyPatch, finds: bool
+    ) -> None:
+        asked = list[bool]()
+
+        class Far:
+            name = "far"
+
+            def solve(self, program: Program, limits: Limits, hint: Floats | None = None) -> EngineAnswer:
+                asked.append(limits.within)
+                found = create("highs").solve(program, limits, hint)
+                assert hint is not None
+                stays = replace(found, values=hint, objective=float(program.cost @ hint))
+                return replace(found if finds else stays, bound=found.objective / 2)
+
+        def far(_: str) -> Engine:
+            return Far()
+
+        monkeypatch.setattr(reach, "create", far)
+        made = problem(2, workloads=(workload(0, 40.0), workload(1, 40.0)))
+        self.changed(made, *(Standing(pattern=pattern(made, (number, 40)), devices=1) for number in (0, 1)))
+        assert asked == [False, True][: 1 + finds]
