@@ -331,7 +331,7 @@ PHASES: dict[str, Phase] = {
         ),
         _swap(master.Master, "tighten", lambda *_: 0),
     ),
-    "solve: closer bound": _phase((solve._proven,), _swap(solve, "_proven", lambda phases, *_: phases.bound)),
+    "solve: closer bound": _phase((solve._proof,), _swap(solve, "_proof", lambda phases, *_, **__: phases.bound)),
     "solve: branch": _phase((branch,), _swap(certificate, "few_devices", _no)),
     "solve: listing": _phase(
         (listing,), _swap(solve, "solved_whole", _nothing), _swap(solve, "list_patterns", _nothing)
