@@ -287,7 +287,7 @@ FAMILIES: dict[str, Callable[[], Iterator[Subject]]] = {
 }
 
 
-def _same(_first: Any, layout: Any, *_rest: Any) -> Any:
+def _same(_first: Any, layout: Any, *_rest: Any, **_more: Any) -> Any:
     """The layout, as it is."""
     return layout
 

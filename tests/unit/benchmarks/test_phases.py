@@ -10,11 +10,17 @@ import pytest
 from benchmarks.phases import PHASES
 
 
-def positional(called: Any) -> list[inspect.Parameter]:
-    """That have to be given."""
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    given = [item for item in inspect.signature(called).parameters.values() if item.kind in kinds]
-    return [item for item in given if item.default is inspect.Parameter.empty]
+def called(before: Any, other: Any) -> None:
+    """With all that the phase may be given, what has a default by its name. Raises TypeError where that is refused."""
+    given, named = list[Any](), dict[str, Any]()
+    for item in inspect.signature(before).parameters.values():
+        if item.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+            continue
+        if item.default is inspect.Parameter.empty and item.kind is not inspect.Parameter.KEYWORD_ONLY:
+            given.append(item)
+        else:
+            named[item.name] = item
+    inspect.signature(other).bind(*given, **named)
 
 
 @pytest.mark.parametrize("name", PHASES)
@@ -22,6 +28,6 @@ def test_every_phase_is_one_that_runs(name: str) -> None:
     for swap in PHASES[name].swaps:
         before = inspect.getattr_static(swap.owner, swap.name)
         if callable(before):
-            inspect.signature(swap.other).bind(*positional(before))
+            called(before, swap.other)
         assert before is not swap.other
     assert PHASES[name].lines >= 0
