@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 
@@ -10,11 +11,11 @@ NAMES = ("startup", "ingest", "overload", "doorbell", "agent_idle", "accounting"
 
 def main() -> int:
     """Each in a process of its own, so that none sees another's memory."""
-    wanted = sys.argv[1:] or list(NAMES)
-    unknown = sorted(set(wanted) - set(NAMES))
-    if unknown:
-        print(f"unknown: {', '.join(unknown)}; there are {', '.join(NAMES)}", file=sys.stderr)
-        return 2
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; all")
+    wanted = parser.parse_args().names or list(NAMES)
+    if unknown := sorted(set(wanted) - set(NAMES)):
+        parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(NAMES)}")
     worst = 0
     for name in wanted:
         print(f"== {name}", flush=True)

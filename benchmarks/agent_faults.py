@@ -9,6 +9,7 @@ MPS, die, never get ready or ignore SIGTERM. A watch looks at every device a hun
 
 from __future__ import annotations
 
+import argparse
 import sys
 import tempfile
 import time
@@ -23,9 +24,11 @@ EVERY = 100
 
 def main() -> int:
     """Live, count, print."""
-    lives = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
-    first = int(sys.argv[2]) if len(sys.argv) > 2 else 0
-    port = int(sys.argv[3]) if len(sys.argv) > 3 else 30_000
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.agent_faults", description=__doc__)
+    for name, default in (("lives", 1000), ("first", 0), ("port", 30_000)):
+        parser.add_argument(name, nargs="?", type=int, default=default, help=f"{default}")
+    asked = parser.parse_args()
+    lives, first, port = asked.lives, asked.first, asked.port
     began_s, broken = time.monotonic(), 0
     for count, seed in enumerate(range(first, first + lives), 1):
         with tempfile.TemporaryDirectory() as folder:

@@ -9,6 +9,7 @@ promotion of a desired state that starts no process (batches and clocks) to the 
 
 from __future__ import annotations
 
+import argparse
 import os
 import statistics
 import subprocess
@@ -110,8 +111,11 @@ class Bench:
 
 def main() -> None:
     """Print what it costs."""
-    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
-    changes = int(sys.argv[2]) if len(sys.argv) > 2 else 100
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.agent_host", description=__doc__)
+    parser.add_argument("seconds", nargs="?", type=float, default=60.0, help="60")
+    parser.add_argument("changes", nargs="?", type=int, default=100, help="100")
+    asked = parser.parse_args()
+    seconds, changes = asked.seconds, asked.changes
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(Path(folder))
         try:

@@ -6,6 +6,7 @@ without requests. Run as `python -m benchmarks.agent_idle [SECONDS]`; prints one
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -85,7 +86,9 @@ def measure(replicas_per_gpu: int, seconds: float) -> tuple[float, float]:
 
 def main() -> None:
     """Print what an idle agent costs."""
-    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.agent_idle", description=__doc__)
+    parser.add_argument("seconds", nargs="?", type=float, default=60.0, help="60")
+    seconds = parser.parse_args().seconds
     for replicas_per_gpu in (0, 3):
         used, memory = measure(replicas_per_gpu, seconds)
         print(

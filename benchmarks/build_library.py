@@ -7,6 +7,7 @@ our own code fitted to permissively licensed sources are written, never rows of 
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import sys
 from collections.abc import Sequence
@@ -56,8 +57,9 @@ def _digest(items: Sequence[Measured]) -> str:
     return seen.hexdigest()[:12]
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Write every file anew."""
+    argparse.ArgumentParser(prog="python -m benchmarks.build_library", description=__doc__).parse_args(argv)
     data = data_folder()
     try:
         files = {

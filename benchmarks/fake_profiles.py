@@ -8,6 +8,7 @@ profiles.csv`. Equal arguments give equal bytes: the noise comes from a stream s
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import math
 import random
@@ -109,4 +110,6 @@ def as_csv(points: Iterable[tuple[str, ...]]) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(as_csv(rows(sys.argv[1:] or MODELS)))
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fake_profiles", description=__doc__)
+    parser.add_argument("models", nargs="*", metavar="MODEL")
+    sys.stdout.write(as_csv(rows(parser.parse_args().models or MODELS)))

@@ -7,6 +7,7 @@ module states. It keeps no row of the data.
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from pathlib import Path
@@ -73,6 +74,7 @@ def spikes(above: Floats) -> list[tuple[int, float, int, int]]:
 
 def main() -> None:
     """Print both fits."""
+    argparse.ArgumentParser(prog="python -m benchmarks.fit_days", description=__doc__).parse_args()
     path = Path(os.environ.get("HEADROOM_DATA", "")) / "twitter-rate" / "rate_10s.csv"
     if not path.is_file():
         sys.exit("HEADROOM_DATA does not name a folder with twitter-rate")

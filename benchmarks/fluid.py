@@ -10,6 +10,7 @@ fails when more than one world in ten is. `--seeds N` takes the mean of so many 
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 from collections.abc import Iterator
@@ -219,8 +220,9 @@ def compared(case: Case, seeds: int) -> Off:
 
 def main() -> int:
     """Print the grid; 1 when too much of it is apart."""
-    arguments = sys.argv[1:]
-    seeds = int(arguments[arguments.index("--seeds") + 1]) if "--seeds" in arguments else 1
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fluid", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=1)
+    seeds = parser.parse_args().seeds
     begun, found = time.process_time(), {case: compared(case, seeds) for case in cases()}
     print("                points: violations         completions          beyond    relative: violations; completions")
     print("                 mean     worst           mean     worst          five    median, within five in a hundred")

@@ -7,6 +7,7 @@ cycle to cycle. `python -m benchmarks.inss_decision [scenario]`.
 
 from __future__ import annotations
 
+import argparse
 import sys
 
 from lab.claims.inss.worlds import picture, times
@@ -16,7 +17,9 @@ PROMISED_MS = 5.0
 
 def main() -> int:
     """Print the table; 1 when the promise is broken."""
-    seen = times(picture(*sys.argv[1:2]))
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.inss_decision", description=__doc__)
+    parser.add_argument("scenario", nargs="*", metavar="SCENARIO", help="of the arena's worlds")
+    seen = times(picture(*parser.parse_args().scenario[:1]))
     together = seen.batches + seen.actor
     print(f"{seen.models} networks on {seen.gpus} GPUs, CPU ms, the quickest of several")
     rows = (("batches", seen.batches), ("actor", seen.actor), ("together", together), ("knapsack", seen.programme))

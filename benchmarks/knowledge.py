@@ -8,6 +8,7 @@ memory and file of pairs of 5, 10 and 20 made networks. `pairs`: every pair of a
 
 from __future__ import annotations
 
+import argparse
 import csv
 import itertools
 import os
@@ -165,6 +166,10 @@ def _gpu_type(found: Groupings) -> str:
 
 
 if __name__ == "__main__":
+    TOLD = {"repeats": repeats, "size": size, "pairs": pairs}
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.knowledge", description=__doc__)
+    parser.add_argument("asked", choices=TOLD)
+    parser.add_argument("source", nargs="?", default="igniter-v100")
+    given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        asked, source = (*sys.argv[1:], "igniter-v100")[:2]
-        {"repeats": repeats, "size": size, "pairs": pairs}[asked](Path(name), source)
+        TOLD[given.asked](Path(name), given.source)

@@ -10,6 +10,7 @@ per second, and when an hour of 1,000 devices takes a minute; `--quick` leaves t
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 from collections.abc import Callable
@@ -161,6 +162,9 @@ def _best(measure: Callable[[], float], times: int) -> float:
 
 def main() -> int:
     """Print one row per router and one for each world; 1 when a promise is missed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.simulator", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="the smaller fleet alone")
+    quick = parser.parse_args().quick
     loop = compiled_loop()
     if loop is None:
         print("numba is not installed: install the extra `arena`", file=sys.stderr)
@@ -169,7 +173,7 @@ def main() -> int:
     print(f"{'busy world':18} {requests_per_s() / 1e6:6.2f} M requests/s, planning included")
     print(f"{'devices alone':18} {_best(fluid_s, 3):6.1f} s for an hour of 1,000 devices, new rates every minute")
     took: dict[int, float] = {}
-    for devices in FLEETS[: 1 if "--quick" in sys.argv[1:] else 2]:
+    for devices in FLEETS[: 1 if quick else 2]:
         took[devices], outcome = world_s(world(devices, 40, 175.0 * min(devices, 2_000)))
         used = outcome.metric("gpus_mean")
         print(

@@ -5,6 +5,7 @@ Two tables: step costs on measurements that their fit did not see, and the scale
 
 from __future__ import annotations
 
+import argparse
 import csv
 import math
 import os
@@ -93,6 +94,7 @@ def rungs() -> None:
 
 def main() -> int:
     """Print both."""
+    argparse.ArgumentParser(prog="python -m benchmarks.token_steps", description=__doc__).parse_args()
     data = Path(os.environ.get("HEADROOM_DATA", "../shared/data"))
     if not data.joinpath(*MUXSERVE).is_file():
         print(f"there is no {'/'.join(MUXSERVE)} in {data}; set HEADROOM_DATA", file=sys.stderr)

@@ -9,6 +9,7 @@ and the part of cells inside the 80 % and 95 % intervals. Weight is by model, no
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -175,6 +176,7 @@ def own_boards(shared: ShapePrior) -> Pairs:
 
 def main() -> int:
     """Print the table."""
+    argparse.ArgumentParser(prog="python -m benchmarks.transfer", description=__doc__).parse_args()
     try:
         items = measured(data_folder())
     except SourceMissingError as error:

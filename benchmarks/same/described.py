@@ -6,8 +6,8 @@ It opens no connection. The files are committed; a test fails when they drift fr
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -122,4 +122,6 @@ def _text(plain: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("openapi"))
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.same.described", description=__doc__)
+    parser.add_argument("folder", nargs="?", type=Path, default=Path("openapi"))
+    write(parser.parse_args().folder)

@@ -9,9 +9,9 @@ A new kind is one line of `KINDS`.
 
 from __future__ import annotations
 
+import argparse
 import csv
 import json
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -238,4 +238,6 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("examples/scenarios"))
+    parser = argparse.ArgumentParser(prog="python -m lab.arena.loading", description=main.__doc__)
+    parser.add_argument("folder", nargs="?", type=Path, default=Path("examples/scenarios"))
+    main(parser.parse_args().folder)

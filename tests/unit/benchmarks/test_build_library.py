@@ -54,7 +54,7 @@ def test_missing_data_is_named_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HEADROOM_DATA", str(tmp_path))
-    assert build_library.main() == 2
+    assert build_library.main([]) == 2
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.count("\n") == 1
