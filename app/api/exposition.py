@@ -13,6 +13,8 @@ from dataclasses import asdict
 from typing import Any
 
 from app.services.seen.meters import DeclaredDevice, Meters
+from app.store.tasks import TaskState
+from solvers.domain.workload import WorkloadKind
 from solvers.errors import HeadroomError
 
 MIB = 2**20
@@ -55,6 +57,10 @@ _COUNTS = (
     ("outcomes_rejected", "headroom_outcomes_rejected", "Measured executions that the gate turned away."),
     ("beliefs_rebuilt", "headroom_beliefs_rebuilt", "Beliefs built anew because of errors or drift."),
 )
+_STATES = {
+    WorkloadKind.JOB: (TaskState.WAITING, TaskState.RUNNING, TaskState.DONE),
+    WorkloadKind.TASK: tuple(TaskState),
+}
 
 
 def labels(**values: object) -> str:
@@ -122,6 +128,7 @@ class FleetPage:
             _write_whole(page, found)
             _write_planning(page, found)
             _write_services(page, found)
+            _write_work(page, found)
             _write_nodes(page, found)
             _write_devices(page, found)
         return page.text()
@@ -238,6 +245,24 @@ def _write_services(page: Exposition, found: Meters) -> None:
         "budget_usd_per_hour", "What it may cost, where that is declared.", lambda s: known[s].get("budget_usd_per_h")
     )
     gauge("unplaced_requests_per_second", "Load that found no place.", lambda s: short.get(s, 0.0))
+
+
+def _write_work(page: Exposition, found: Meters) -> None:
+    """Of projects that have any; what a state has none of is 0."""
+    for kind, states in _STATES.items():
+        mine = [row for row in found.work if row.kind == kind]
+        works = {(row.project, row.state): float(row.works) for row in mine}
+        left = {row.project: 0.0 for row in mine}
+        for row in mine:
+            left[row.project] += (row.works - row.done) * (row.state != TaskState.DONE)
+        counts = [
+            (labels(project=project, state=state), works.get((project, state), 0.0))
+            for project in sorted(left)
+            for state in states
+        ]
+        page.gauge(f"headroom_{kind}s", f"{kind.capitalize()}s by how far they are.", counts)
+        told = f"What is left to do of those that are not done, in whole {kind}s."
+        page.gauge(f"headroom_{kind}s_left", told, [(labels(project=name), left[name]) for name in sorted(left)])
 
 
 def _attainment(found: Meters, service: str) -> float | None:

@@ -45,6 +45,17 @@ class UnplacedMeter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkMeter:
+    """Jobs or tasks of a project in one state; `done` is the sum of the parts of them that are done."""
+
+    kind: str
+    project: str
+    state: str
+    works: int
+    done: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceMeter:
     """A service over the last window; fields in `_new` were added within the span."""
 
@@ -106,6 +117,10 @@ def planned(session: Session, cluster: str) -> tuple[PlannedMeter, ...]:
 
 def unplaced(session: Session, cluster: str) -> tuple[UnplacedMeter, ...]:
     return records(session, UnplacedMeter, named("metered_unplaced"), cluster=cluster)
+
+
+def work(session: Session, cluster: str) -> tuple[WorkMeter, ...]:
+    return records(session, WorkMeter, named("metered_work"), cluster=cluster)
 
 
 def power_limits(session: Session, cluster: str) -> dict[str, float]:

@@ -21,7 +21,7 @@ from app.services.planning.snapshots import read_policy
 from app.services.seen.status import price_of
 from app.store import documents, meters, telemetry
 from app.store.engine import Database
-from app.store.meters import NewSpan, NodeMeter, ServiceMeter, UnplacedMeter, WholeMeter
+from app.store.meters import NewSpan, NodeMeter, ServiceMeter, UnplacedMeter, WholeMeter, WorkMeter
 from app.store.telemetry import DeviceRow, FleetCounts
 from solvers.cycle.record import OUTCOMES, Lane
 from solvers.domain.device import GpuType
@@ -104,6 +104,7 @@ class Meters:
     limits_w: Mapping[str, float]
     """By device, as the plan sets them."""
     unplaced: tuple[UnplacedMeter, ...]
+    work: tuple[WorkMeter, ...]
     silent_s: float
     totals: MeterTotals
 
@@ -153,6 +154,7 @@ class MeterReader:
                 usd_per_h_of=usd_of,
                 limits_w=meters.power_limits(session, self._cluster),
                 unplaced=meters.unplaced(session, self._cluster),
+                work=meters.work(session, self._cluster),
                 silent_s=silent_s,
                 totals=self._totals,
             )

@@ -14,6 +14,31 @@ CROSS JOIN LATERAL jsonb_array_elements(coalesce(state.short, plan.document -> '
 WHERE state.cluster = :cluster
 GROUP BY 1, 2
 
+-- name: metered_work
+-- Jobs and tasks of every project, by how far they are: the words are those of `tasks`. `done` is the part of all that
+-- was asked of those that are not at their end.
+WITH standing AS (
+    SELECT DISTINCT item ->> 'kind' AS kind, item ->> 'workload' AS workload
+    FROM cluster_state AS state JOIN plans AS plan ON plan.id = state.plan_id
+    CROSS JOIN LATERAL jsonb_array_elements(plan.document -> 'assignments') AS item
+    WHERE state.cluster = :cluster AND item ->> 'kind' IN ('job', 'task')
+), asked AS (
+    SELECT 'job' AS kind, project, name, (spec ->> 'iterations_total')::float8 AS total, NULL::timestamptz AS deadline_at
+    FROM jobs
+    UNION ALL
+    SELECT 'task', project, name, (spec ->> 'inputs_total')::float8,
+        created_at + make_interval(secs => (spec -> 'slo' ->> 'deadline_s')::float8)
+    FROM tasks
+)
+SELECT asked.kind, asked.project,
+    CASE WHEN progress.done >= asked.total THEN 'done' WHEN now() > asked.deadline_at THEN 'late'
+        WHEN standing.workload IS NOT NULL THEN 'running' ELSE 'waiting' END AS state,
+    count(*) AS works, sum(least(coalesce(progress.done, 0), asked.total) / asked.total) AS done
+FROM asked
+LEFT JOIN job_progress AS progress USING (kind, project, name)
+LEFT JOIN standing ON standing.kind = asked.kind AND standing.workload = asked.project || '/' || asked.name
+GROUP BY 1, 2, 3
+
 -- name: metered_limits
 -- The power limits that the standing plan sets.
 SELECT item ->> 'device' AS uuid, (item ->> 'power_limit_w')::float8 AS power_limit_w

@@ -19,7 +19,7 @@ from solvers.domain.device import PowerCap, PowerScope
 from solvers.models.online.paces import SlowDevice
 from tests import builders
 from tests.integration.api.filled import OWN_REPLICA, fill
-from tests.integration.api.world import DEVICE, NODE, OWN, World, build_world
+from tests.integration.api.world import DEVICE, FOREIGN, NODE, OWN, World, build_world
 from tests.integration.store.samples import device_report, edge_report, replica_report, report
 
 pytestmark = pytest.mark.integration
@@ -90,6 +90,39 @@ def test_services_devices_and_planning_are_told(filled: World) -> None:
     assert any("outcome=killed" in name for name in attempts), "what has not happened yet is there as 0"
     assert "process_cpu_seconds_total{}" in found
     assert any(name.startswith("headroom_build_info{version=") for name in found)
+
+
+def test_jobs_and_tasks_are_told_by_how_far_they_are(filled: World) -> None:
+    """By the same words as the list of tasks."""
+
+    def told() -> Samples:
+        return {name: value for name, value in scraped(filled).items() if re.match(r"headroom_(job|task)s", name)}
+
+    def states(kind: str, project: str) -> list[str]:
+        return [name for name, value in told().items() if f"headroom_{kind}{{project={project}" in name and value]
+
+    waiting = {f"headroom_jobs{{project={OWN},state=waiting}}": 1.0, f"headroom_jobs_left{{project={OWN}}}": 1.0}
+    assert {name: told()[name] for name in waiting} == waiting
+    assert states("tasks", FOREIGN) == [f"headroom_tasks{{project={FOREIGN},state=waiting}}"]
+    assert not [name for name in told() if "jobs" in name and "late" in name], "nothing is late that has no deadline"
+    with filled.database.transaction() as session:
+        job, task = builders.job(), builders.task(project=FOREIGN)
+        done = "INSERT INTO job_progress (kind, project, name, done) VALUES (:kind, :project, :name, :done)"
+        half = {"kind": "job", "project": job.project, "name": job.name, "done": job.iterations_total / 2}
+        whole = {"kind": "task", "project": FOREIGN, "name": task.name, "done": 2.0 * task.inputs_total}
+        session.execute(text(done), [half, whole])
+    assert told()[f"headroom_jobs_left{{project={OWN}}}"] == 0.5
+    assert states("tasks", FOREIGN) == [f"headroom_tasks{{project={FOREIGN},state=done}}"]
+    assert told()[f"headroom_tasks_left{{project={FOREIGN}}}"] == 0.0
+    listed = filled.call("GET", f"/v1/tasks/status?project={FOREIGN}", "operator").json()["items"]
+    assert [item["state"] for item in listed] == ["done"]
+    with filled.database.transaction() as session:
+        session.execute(text("DELETE FROM job_progress"))
+        session.execute(
+            text("UPDATE tasks SET created_at = created_at - interval '1 hour', spec = jsonb_set(spec, '{slo}', :slo)"),
+            {"slo": '{"deadline_s": 60.0}'},
+        )
+    assert states("tasks", FOREIGN) == [f"headroom_tasks{{project={FOREIGN},state=late}}"]
 
 
 def test_a_device_that_is_slower_than_its_type_is_told_everywhere(filled: World) -> None:
