@@ -114,7 +114,8 @@ def solved(search: JointSearch, request: PlanRequest, reading: Reading, state: b
             charge(deadline, within)
     patterns = (*found.patterns, *found.columns, *order.warm)
     if opened is None and standing:
-        near = reached(problem, standing, patterns[:FRESH_MAX], terms, portion(deadline, REACH_PART))
+        within = portion(deadline, REACH_PART)
+        near = reached(problem, standing, patterns[:FRESH_MAX], terms, within, begin=near)
     count = len(problem.workloads) if opened is None else len(opened)
     return Solved(
         found=replace(found, facts=found.facts | {"workloads_open": float(count)}),

@@ -55,6 +55,10 @@ SHORT_LEAST = 50.0
 """However little is short of a workload: it counts so many of the dearest devices."""
 
 
+Taken = tuple[tuple[int, Pattern, int], ...]
+"""Groups of what stands, what they become, and on how many devices."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReachTerms:
     """What changes are weighed by: $/h per second of launching, the part of itself that a restarted replica counts,
@@ -80,15 +84,23 @@ class Reached:
     """$/h that it costs more than the relaxed optimum."""
     short: bool
     """Whether anybody is short of what must be served."""
+    taken: Taken = ()
 
 
 def reached(
-    problem: JointProblem, standing: Sequence[Standing], fresh: Sequence[Pattern], terms: ReachTerms, deadline: Deadline
+    problem: JointProblem,
+    standing: Sequence[Standing],
+    fresh: Sequence[Pattern],
+    terms: ReachTerms,
+    deadline: Deadline,
+    begin: Reached | None = None,
 ) -> Reached:
-    """`fresh`: contents that a solve found."""
+    """`fresh`: contents that a solve found. `begin`: what came out of the same with other ones."""
     stands = StandingGroups.of(problem, standing)
     rows = ROWS_PER_S * deadline.left_s if deadline.work_units is None else ROWS_PER_UNIT * deadline.work_units
     options = Prospects.of(stands, fresh, int(min(rows, ROWS_MAX)))
+    taken = () if begin is None else begin.taken
+    options = options.joined(stands.judge, *_keyed(taken, stands.judge.width))
     deadline.spend(1 + int(len(options.group) / ROWS_PER_UNIT))
     for _ in range(PRICED_MAX):
         more = options.and_also(stands, _ReachProgramme(stands, options, terms).priced(deadline))
@@ -96,17 +108,23 @@ def reached(
             break
         options = more
     sheet = _ReachProgramme(stands, options, terms)
-    counts = sheet.whole(terms, deadline)
+    if begin is not None and begin.period_s == terms.period_s:
+        terms = replace(terms, left_usd=begin.left_usd)
+    counts = sheet.whole(terms, deadline, options.counts(taken))
     if terms.period_s < terms.remembered_s and sheet.short(counts) and not deadline.over:
         terms = replace(terms, period_s=terms.remembered_s)
         sheet = _ReachProgramme(stands, options, terms)
-        counts = sheet.whole(terms, deadline)
+        counts = sheet.whole(terms, deadline, counts)
     chosen = np.flatnonzero(counts)
-    judged = Judged.chained([options.judged.take(chosen), stands.closed])
-    devices = np.concatenate([counts[chosen], stands.closed_devices])
-    found = Layout(patterns=tuple(stands.judge.patterns(judged)), counts=tuple(devices.tolist()))
+    devices, patterns = counts[chosen].tolist(), stands.judge.patterns(options.judged.take(chosen))
+    closed = tuple(stands.judge.patterns(stands.closed))
+    found = Layout(patterns=(*patterns, *closed), counts=(*devices, *stands.closed_devices.tolist()))
     return Reached(
-        layout=EMPTY.and_also(found), period_s=terms.period_s, left_usd=sheet.left_usd, short=sheet.short(counts)
+        layout=EMPTY.and_also(found),
+        period_s=terms.period_s,
+        left_usd=sheet.left_usd,
+        short=sheet.short(counts),
+        taken=tuple(zip(options.group[chosen].tolist(), patterns, devices, strict=True)),
     )
 
 
@@ -209,12 +227,24 @@ class Prospects:
         )
         return self.joined(stands.judge, rows.take(here), there)
 
+    @property
+    def keys(self) -> Whole:
+        """Of each: its group and content."""
+        return np.hstack([self.group[:, None], self.judged.rows.keys])
+
+    def counts(self, taken: Taken) -> Whole:
+        """Devices of each where that is what was taken; none of what is not among these."""
+        place = {tuple(key): at for at, key in enumerate(self.keys.tolist())}
+        rows, group = _keyed(taken, self.judged.rows.variants.shape[1])
+        counts = np.zeros(len(self.group), dtype=np.int64)
+        for key, (_, _, devices) in zip(np.hstack([group[:, None], rows.keys]).tolist(), taken, strict=True):
+            counts[place[tuple(key)]] = devices
+        return counts
+
     def joined(self, judge: Judge, rows: Patterns, group: Whole) -> Prospects:
         """With what is new and lawful of these."""
         rows = ordered(rows)
-        keys = np.hstack(
-            [np.concatenate([self.group, group])[:, None], Patterns.chained([self.judged.rows, rows]).keys]
-        )
+        keys = np.vstack([self.keys, np.hstack([group[:, None], rows.keys])])
         first = np.sort(np.unique(keys, axis=0, return_index=True)[1])
         new = first[first >= len(self.group)] - len(self.group)
         judged = judge.judge(rows.take(new))
@@ -223,6 +253,12 @@ class Prospects:
             judged=Judged.chained([self.judged, judged.take(kept)]),
             group=np.concatenate([self.group, group[new][kept]]),
         )
+
+
+def _keyed(taken: Taken, width: int) -> tuple[Patterns, Whole]:
+    """Contents and their groups."""
+    rows = ordered(Patterns.of([pattern for _, pattern, _ in taken], width))
+    return rows, np.array([group for group, _, _ in taken], dtype=np.int64)
 
 
 def _more(problem: JointProblem, rows: Patterns, most: int) -> Iterator[Patterns]:
@@ -326,10 +362,10 @@ class _ReachProgramme:
         look = replace(PRICED_LOOK, step_pct=step * max(1, PRICED_LOOK.step_pct // step))
         return Pricing(stands.judge, rows, stands.judge.width).price(duals, look, deadline, 0.0).rows
 
-    def _stays(self) -> Floats | None:
-        """Everything as it stands, as values; None where that is not lawful."""
+    def _values(self, counts: Whole) -> Floats | None:
+        """With so many devices of each column; None where that is not lawful."""
         columns, values, must = self.columns, np.zeros(len(self.columns)), self.must
-        values[self.first : self.first + self.stands.count] = self.stands.devices[: self.stands.count]
+        values[self.first :] = counts
         held = np.bincount(columns.row, weights=columns.value * values[columns.number], minlength=len(self.lower))
         if (held > self.upper + DUST * np.maximum(1.0, np.abs(self.upper))).any():
             return None
@@ -341,13 +377,16 @@ class _ReachProgramme:
         values[slacks + 2 * len(must) : slacks + 3 * len(must)] = missing[must] > DUST
         return values
 
-    def whole(self, terms: ReachTerms, deadline: Deadline) -> Whole:
-        """Devices of every column: the best that was found, which may be what stands."""
-        stays, columns = self._stays(), self.columns
-        counts = np.zeros(len(columns) - self.first, dtype=np.int64)
-        counts[: self.stands.count] = self.stands.devices[: self.stands.count]
+    def whole(self, terms: ReachTerms, deadline: Deadline, earlier: Whole) -> Whole:
+        """Devices of every column: the best that was found, which may be what stands, or an earlier answer."""
+        columns, stands, best, usd = self.columns, np.zeros_like(earlier), None, np.inf
+        stands[: self.stands.count] = self.stands.devices[: self.stands.count]
+        counts = stands
+        for known in (stands, earlier) if earlier.any() else (stands,):
+            values = self._values(known)
+            if values is not None and columns.cost @ values < usd:
+                counts, best, usd = known.copy(), values, float(columns.cost @ values)
         relaxed = self._relaxed(deadline)
-        usd = np.inf if stays is None else float(columns.cost @ stays)
         if relaxed is None:
             return counts
         self.left_usd = usd - relaxed.value
@@ -355,7 +394,7 @@ class _ReachProgramme:
             return counts
         worth = np.bincount(columns.number, weights=columns.value * relaxed.row_duals[columns.row])
         reduced = (columns.cost - worth)[self.first :]
-        reduced[: self.stands.count] = -np.inf
+        reduced[: self.stands.count] = reduced[counts > 0] = -np.inf
         # What costs more than all that could be gained is in no better answer.
         useful = int((reduced <= usd - relaxed.value).sum())
         most = min(useful, max(self.stands.count, COLUMNS_LEAST, ENTRIES // len(self.lower)))
@@ -363,7 +402,7 @@ class _ReachProgramme:
         nodes = min(NODES_MAX, max(NODES_LEAST, ENTRIES * NODES_MAX / (len(self.lower) * max(1, most))))
         some = np.concatenate([np.arange(self.first), self.first + chosen])
         program = programme_of(columns.take(some), self.integer[some], self.lower, self.upper)
-        work, begin = None if deadline.work_units is None else nodes, None if stays is None else stays[some]
+        work, begin = None if deadline.work_units is None else nodes, None if best is None else best[some]
         limits = Limits(time_s=deadline.time_left_s, work=work, gap=GAP, within=False)
         answer = create(ENGINE).solve(program, limits, begin)
         far = answer.objective - answer.bound > FAR * abs(answer.bound)

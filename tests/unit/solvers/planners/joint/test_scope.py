@@ -142,9 +142,11 @@ def test_little_changes_take_no_more_than_their_part_of_the_time(monkeypatch: py
     """Where nothing is remembered, what stands is looked at before a search and after it."""
     given_s = list[float]()
 
-    def looked_at(problem: JointProblem, standing: Any, fresh: Any, terms: Any, deadline: Deadline) -> Reached:
+    def looked_at(
+        problem: JointProblem, standing: Any, fresh: Any, terms: Any, deadline: Deadline, **more: Any
+    ) -> Reached:
         given_s.append(deadline.time_left_s)
-        return reached(problem, standing, fresh, terms, deadline)
+        return reached(problem, standing, fresh, terms, deadline, **more)
 
     monkeypatch.setattr(change, "reached", looked_at)
     picture = world(demands=(builders.demand("demo/s3", 500.0),))
@@ -159,9 +161,11 @@ def test_what_a_search_left_counts_while_the_same_stands_and_not_everything_is_s
 ) -> None:
     left_usd = list[float]()
 
-    def looked_at(problem: JointProblem, standing: Any, fresh: Any, terms: Any, deadline: Deadline) -> Reached:
+    def looked_at(
+        problem: JointProblem, standing: Any, fresh: Any, terms: Any, deadline: Deadline, **more: Any
+    ) -> Reached:
         left_usd.append(terms.left_usd)
-        return reached(problem, standing, fresh, terms, deadline)
+        return reached(problem, standing, fresh, terms, deadline, **more)
 
     monkeypatch.setattr(change, "reached", looked_at)
 

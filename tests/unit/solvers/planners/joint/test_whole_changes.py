@@ -242,7 +242,7 @@ def finds_nothing(monkeypatch: pytest.MonkeyPatch) -> Joint:
     """A planner whose searches end with what stands."""
 
     def stays(
-        _problem: object, standing: tuple[Standing, ...], _fresh: object, terms: ReachTerms, _deadline: object
+        _problem: object, standing: tuple[Standing, ...], _fresh: object, terms: ReachTerms, *_: object, **_more: object
     ) -> Reached:
         return Reached(layout=layout_of(standing), period_s=terms.period_s, left_usd=0.0, short=False)
 

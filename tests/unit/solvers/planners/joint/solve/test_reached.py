@@ -80,6 +80,25 @@ class TestReached:
         assert (kept.served_rps(made) >= made.rate_rps * (1 - 1e-6)).all()
         assert standing[2].pattern in kept.patterns
 
+    def test_an_earlier_answer_is_where_a_later_search_begins(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """And where it ends, if there is nothing more to be had; though nobody tells it of the contents."""
+        made = problem(2, devices=(3,), workloads=(workload(0, 40.0), workload(1, 40.0)))
+        apart = [Standing(pattern=pattern(made, (number, 100)), devices=1) for number in (0, 1)]
+        dense, within = pattern(made, (0, 40), (1, 40)), Deadline(seconds=60.0, work_units=500)
+        first = reached(made, apart, (dense,), TERMS, within)
+        assert first.layout.patterns == (dense,)
+
+        def nothing(_: str) -> Engine:
+            raise AssertionError("there is nothing to search")
+
+        monkeypatch.setattr(reach, "create", nothing)
+        monkeypatch.setattr(reach, "PRICED_MAX", 0)
+        again = reached(made, apart, (), TERMS, within, begin=first)
+        assert (again.layout, again.left_usd) == (first.layout, pytest.approx(first.left_usd))
+        # What is far from the best that is thought of now is searched anew.
+        with pytest.raises(AssertionError, match="nothing to search"):
+            reached(made, apart, (), TERMS, within, begin=replace(first, left_usd=-1.0))
+
     @pytest.mark.parametrize("finds", [True, False])
     def test_a_closer_look_is_for_what_was_found_far_from_its_bound(
         self, monkeypatch: pytest.MonkeyPatch, finds: bool
