@@ -162,11 +162,13 @@ def _best(
     work = problem.variant_workload[variant]
     least = np.array([max(1.0, item.replicas_min) for item in problem.workloads])[work]
     replicas = np.maximum(problem.rate_rps[work] / np.maximum(rate_rps, 1e-12), least)
+    most = np.array([item.replicas_max for item in problem.workloads], dtype=np.int64)[work]
+    few = replicas <= most * (1 + 1e-9)
     watts = judged.power_w[:, 0]
     listed_usd, worth_usd = (replicas * usd for usd in terms.cost(kind, variant, share, memory_mib, watts))
     names = sorted({item.gpu_type for item in problem.pools})
     type_of = np.array([names.index(item.gpu_type) for item in problem.pools], dtype=np.int64)[problem.kind_pool[kind]]
-    order = np.lexsort((worth_usd, type_of, problem.network[variant]))
+    order = np.lexsort((worth_usd, ~few, type_of, problem.network[variant]))
     place = problem.network[variant][order] * len(names) + type_of[order]
     first = order[np.concatenate([[True], place[1:] != place[:-1]])] if len(order) else order
     for row in first.tolist():
@@ -176,12 +178,16 @@ def _best(
             listed, worth = spent[workload]
             more = float(worth_usd[row]) - worth
             reason = _dearer(gpu_type, float(listed_usd[row]), listed, more)
+        if not few[row]:
+            numbers = (("replicas_needed", float(np.ceil(replicas[row]))), ("replicas_max", float(most[row])))
+            told = tuple(Fact(name=name, value=value) for name, value in numbers)
+            reason, more = Reason(code=ReasonCode.REPLICAS_MAX, subject=workload, facts=told), None
         yield Candidate(
             workload=workload,
             gpu_type=gpu_type,
             model=problem.variants[int(variant[row])].model,
             chosen=False,
-            feasible=True,
+            feasible=bool(few[row]),
             share_pct_sm=int(share[row]),
             batch=int(problem.batches[judged.column[row, 0]]),
             clock_mhz_sm=int(problem.kind_clock_mhz[kind[row]]),

@@ -365,6 +365,24 @@ def test_what_rules_a_type_out_comes_with_its_numbers() -> None:
     assert [item.code for item in found(insight, "demo/picky", "t4").reasons] == [ReasonCode.TYPE_NOT_ALLOWED]
 
 
+def test_a_type_that_takes_more_replicas_than_allowed_is_ruled_out_and_others_take_fewer() -> None:
+    def candidates(most: int) -> dict[str, Candidate]:
+        service = builders.service("big", rate_rps_declared=600.0, replicas_max=most)
+        return {item.gpu_type: item for item in insight_of(builders.lab((service,), policy=DEVICE)).candidates}
+
+    free, bound = candidates(2), candidates(1)
+    assert all(item.feasible for item in free.values())
+    assert 1 < free["t4"].replicas <= 2
+    assert 1 < free["v100"].replicas <= 2
+    assert not bound["t4"].feasible
+    (reason,) = bound["t4"].reasons
+    assert (reason.code, reason.subject) == (ReasonCode.REPLICAS_MAX, "demo/big")
+    assert {fact.name: fact.value for fact in reason.facts} == {"replicas_needed": 2.0, "replicas_max": 1.0}
+    assert bound["v100"].feasible
+    assert bound["v100"].replicas == 1.0
+    assert bound["v100"].share_pct_sm > free["v100"].share_pct_sm
+
+
 def test_a_network_among_several_is_a_candidate_of_its_own() -> None:
     models = (builders.model("resnet50", accuracy_pct=80.0), builders.model("small", accuracy_pct=78.0))
     profiles = [builders.profile(item.name, kind, work=0.5) for item in models for kind in ("t4", "l4", "v100", "a100")]
