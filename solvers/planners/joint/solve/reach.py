@@ -81,7 +81,7 @@ class Reached:
     layout: Layout
     period_s: float
     left_usd: float
-    """$/h that it costs more than the relaxed optimum."""
+    """$/h that it costs more than the relaxed optimum; 0 where the search had not the time that it takes."""
     short: bool
     """Whether anybody is short of what must be served."""
     taken: Taken = ()
@@ -122,7 +122,7 @@ def reached(
     return Reached(
         layout=EMPTY.and_also(found),
         period_s=terms.period_s,
-        left_usd=sheet.left_usd,
+        left_usd=0.0 if deadline.late or np.isinf(sheet.left_usd) else sheet.left_usd,
         short=sheet.short(counts),
         taken=tuple(zip(options.group[chosen].tolist(), patterns, devices, strict=True)),
     )

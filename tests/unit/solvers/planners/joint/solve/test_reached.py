@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
 
 from solvers.domain.arrays import Floats
-from solvers.engines.base import Engine, EngineAnswer, Limits, Program, create
+from solvers.engines.base import Engine, EngineAnswer, EngineStatus, Limits, Program, create
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve import reach
 from solvers.planners.joint.solve.generate import Found, Look, Pricing
@@ -98,6 +99,32 @@ class TestReached:
         # What is far from the best that is thought of now is searched anew.
         with pytest.raises(AssertionError, match="nothing to search"):
             reached(made, apart, (), TERMS, within, begin=replace(first, left_usd=-1.0))
+
+    @pytest.mark.parametrize("lasts_s", [0.0, 0.05])
+    def test_what_a_search_without_time_left_is_searched_again(
+        self, monkeypatch: pytest.MonkeyPatch, lasts_s: float
+    ) -> None:
+        """Whether the deadline came before the programme or within it."""
+        made = problem(2, workloads=(workload(0, 40.0), workload(1, 40.0)))
+        apart = [Standing(pattern=pattern(made, (number, 40)), devices=1) for number in (0, 1)]
+
+        class Slow:
+            name = "slow"
+
+            def solve(self, program: Program, limits: Limits, hint: Floats | None = None) -> EngineAnswer:
+                time.sleep(limits.time_s)
+                assert hint is not None
+                return EngineAnswer(status=EngineStatus.FEASIBLE, values=hint, objective=float(program.cost @ hint))
+
+        def slow(_: str) -> Engine:
+            return Slow()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(reach, "create", slow)
+            first = reached(made, apart, (), TERMS, Deadline(seconds=lasts_s))
+        assert (sum(first.layout.counts), first.left_usd) == (2, 0.0)
+        again = reached(made, apart, (), TERMS, Deadline(seconds=60.0, work_units=500), begin=first)
+        assert sum(again.layout.counts) == 1
 
     @pytest.mark.parametrize("finds", [True, False])
     def test_a_closer_look_is_for_what_was_found_far_from_its_bound(
