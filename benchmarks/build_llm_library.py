@@ -2,15 +2,17 @@
 
 Owns the reading of four permissively licensed tables: Splitwise (MIT), Helix (Apache-2.0), aiconfigurator (Apache-2.0)
 and LLM-Inference-Bench (BSD-3-Clause). Only configurations of models and GPU types that the library knows are kept.
-Errors are those of a fifth of the measurements that a fit never saw. Run by `make library`.
+Errors are those of a fifth of the measurements that a fit never saw. Run by `make library`, or
+`python -m benchmarks.build_llm_library`.
 """
 
 from __future__ import annotations
 
-import csv
+import argparse
 import math
+import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median, pstdev
@@ -18,6 +20,8 @@ from statistics import median, pstdev
 import numpy as np
 
 from app.library import load_gpu_types, load_models
+from benchmarks.build_library import TARGET
+from benchmarks.sources.rows import data_folder, table
 from benchmarks.token_fit import ServedSamples, StepFit, StepSamples, fit_served, fit_steps
 from solvers.domain.codec import canonical_json
 from solvers.errors import InputError
@@ -49,11 +53,6 @@ AIC_MODELS = {
 AIC_BITS = {"fp8": 8, "fp8_block": 8, "nvfp4": 4}
 """Of a weight, where a row names its format."""
 AIC_GPUS = {"h100_sxm": "h100", "h200_sxm": "h200", "b200_sxm": "b200"}
-
-
-def _rows(path: Path) -> list[dict[str, str]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def _steps(cells: Iterable[tuple[float, float, float]]) -> StepSamples:
@@ -89,7 +88,7 @@ def _told_prefill(costs: StepCosts, cell: tuple[float, float, float]) -> float:
 def splitwise(data: Path) -> Iterator[LlmEntry]:
     """Prompt and token times by prompt length and batch; medians of the repeats."""
     groups: dict[tuple[str, str, int], dict[tuple[int, int], list[tuple[float, float, float]]]] = {}
-    for row in _rows(data / "splitwise-llm-a100-h100" / "perf_model.csv"):
+    for row in table(data, "splitwise-llm-a100-h100", "perf_model.csv"):
         if row["hardware"] in SPLITWISE_GPUS and row["model"] in SPLITWISE_MODELS:
             key = (SPLITWISE_MODELS[row["model"]], SPLITWISE_GPUS[row["hardware"]], int(row["tensor_parallel"]))
             cell = (int(row["prompt_size"]), int(row["batch_size"]))
@@ -109,7 +108,7 @@ def splitwise(data: Path) -> Iterator[LlmEntry]:
 def helix(data: Path) -> Iterator[LlmEntry]:
     """Time of one layer by tokens in the batch, times the layers."""
     groups: dict[tuple[str, str], dict[str, list[tuple[float, float, float]]]] = defaultdict(lambda: defaultdict(list))
-    for row in _rows(data / "helix-llama-hetero" / "layer_times.csv"):
+    for row in table(data, "helix-llama-hetero", "layer_times.csv"):
         if row["gpu"] in HELIX_GPUS and row["model"] in HELIX_MODELS and float(row["ms_per_layer"]) > 0:
             time = float(row["ms_per_layer"]) * HELIX_MODELS[row["model"]][1]
             tokens = float(row["batch_tokens"])
@@ -123,7 +122,7 @@ def helix(data: Path) -> Iterator[LlmEntry]:
 def aiconfigurator(data: Path) -> Iterator[LlmEntry]:
     """What clients saw; of several versions of a runtime the one with most measurements."""
     groups: dict[tuple[str, str, int], dict[str, list[tuple[float, ...]]]] = defaultdict(lambda: defaultdict(list))
-    for row in _rows(data / "aiconfigurator-silicon" / "aggregated.csv"):
+    for row in table(data, "aiconfigurator-silicon", "aggregated.csv"):
         # A blank means that attention is not divided, as 1 does.
         plain = row["pp_size"] == "1" and row["attention_dp_size"] in ("", "1")
         if plain and row["model_path"] in AIC_MODELS and row["system"] in AIC_GPUS:
@@ -230,3 +229,20 @@ def text(data: Path) -> str:
     rest = opening.split('"entries":[\n')
     lines = ",\n".join(canonical_json(entry) for entry in library.entries)
     return f'{rest[0]}"entries":[\n{lines}\n],\n{rest[1]}}}\n'
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the file anew."""
+    argparse.ArgumentParser(prog="python -m benchmarks.build_llm_library", description=__doc__).parse_args(argv)
+    try:
+        made = text(data_folder())
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    (TARGET / "llm.json").write_text(made, encoding="utf-8")
+    print(f"llm.json: {len(made)} bytes")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import build_llm_library
 from benchmarks.build_llm_library import AIC_MODELS, aiconfigurator, build
+from solvers.domain.codec import from_json
+from solvers.models.serving.token_library import LlmLibrary
 
 COLUMNS = (
     "model_path", "system", "backend", "backend_version", "gemm_quant_mode", "pp_size", "attention_dp_size", "tp_size",
@@ -47,3 +50,22 @@ def test_fits_that_are_far_off_are_told_and_not_shipped(
     with pytest.raises(Exception, match="no LLM measurement"):
         build(measured(tmp_path, "", wild=30.0))
     assert capsys.readouterr().out.startswith(f"left out: {AIC_MODELS[MODEL]} on 1 h100")
+
+
+def test_the_command_writes_the_file_and_tells_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(build_llm_library, "TARGET", tmp_path)
+    monkeypatch.setenv("HEADROOM_DATA", str(tmp_path))
+    assert build_llm_library.main([]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert "HEADROOM_DATA" in said.err
+    assert not (tmp_path / "llm.json").exists()
+    for other in ("splitwise", "helix"):
+        monkeypatch.setattr(build_llm_library, other, lambda _: iter(()))
+    assert build_llm_library.main([]) == 2
+    measured(tmp_path, "")
+    assert build_llm_library.main([]) == 0
+    assert from_json(LlmLibrary, (tmp_path / "llm.json").read_bytes()) == build(tmp_path)
