@@ -1,7 +1,7 @@
 """Fits the step costs of LLMs that the built-in library ships (`app/library/llm.json`), and says how far off they are.
 
-Owns the reading of four permissively licensed tables: Splitwise (MIT), Helix (Apache-2.0), aiconfigurator (Apache-2.0)
-and LLM-Inference-Bench (BSD-3-Clause). Only configurations of models and GPU types that the library knows are kept.
+Owns the reading of three permissively licensed tables: Splitwise (MIT), Helix (Apache-2.0) and aiconfigurator
+(Apache-2.0). Only configurations of models and GPU types that the library knows are kept.
 Errors are those of a fifth of the measurements that a fit never saw. Run by `make library`, or
 `python -m benchmarks.build_llm_library`.
 """
