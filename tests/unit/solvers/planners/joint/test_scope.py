@@ -138,44 +138,40 @@ def test_a_planner_that_began_late_in_a_minute_solves_everything_again() -> None
     assert opened_each == [10.0, 0.0, 0.0, 0.0, 0.0, 10.0, 0.0]
 
 
-def test_little_changes_take_no_more_than_their_part_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nothing is remembered, what stands is looked at before a search and after it."""
-    given_s = list[float]()
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, float]]:
+    """What each look at what stands may take, and what it is told that an earlier one left."""
+    found = list[tuple[float, float]]()
 
     def looked_at(
         problem: JointProblem, standing: Any, fresh: Any, terms: Any, deadline: Deadline, **more: Any
     ) -> Reached:
-        given_s.append(deadline.time_left_s)
+        found.append((deadline.time_left_s, terms.left_usd))
         return reached(problem, standing, fresh, terms, deadline, **more)
 
     monkeypatch.setattr(change, "reached", looked_at)
+    return found
+
+
+def test_little_changes_take_no_more_than_their_part_of_the_time(looks: list[tuple[float, float]]) -> None:
+    """Where nothing is remembered, what stands is looked at before a search and after it."""
     picture = world(demands=(builders.demand("demo/s3", 500.0),))
     search = JointSearch(solve=lambda problem, *_: first_layout(problem), deadline=Deadline(60.0))
     solved(search, builders.request(picture), read(picture, builders.everything_movable(picture)), b"")
-    assert len(given_s) == 2
-    assert max(given_s) <= REACH_PART * 60.0
+    assert len(looks) == 2
+    assert max(looks)[0] <= REACH_PART * 60.0
 
 
 def test_what_a_search_left_counts_while_the_same_stands_and_not_everything_is_solved(
-    monkeypatch: pytest.MonkeyPatch,
+    looks: list[tuple[float, float]],
 ) -> None:
-    left_usd = list[float]()
-
-    def looked_at(
-        problem: JointProblem, standing: Any, fresh: Any, terms: Any, deadline: Deadline, **more: Any
-    ) -> Reached:
-        left_usd.append(terms.left_usd)
-        return reached(problem, standing, fresh, terms, deadline, **more)
-
-    monkeypatch.setattr(change, "reached", looked_at)
-
     def told(picture: Snapshot, before: Snapshot, full_at_s: float = FULL_AT_S) -> list[float]:
         reading, earlier = (read(item, builders.everything_movable(item)) for item in (picture, before))
         kept = Kept(question=question_of(earlier, restless_of(earlier)), left_usd=0.7, full_at_s=full_at_s)
         search = JointSearch(solve=lambda problem, *_: first_layout(problem), deadline=Deadline(60.0))
-        left_usd.clear()
+        looks.clear()
         solved(search, builders.request(picture), reading, remember(reading.problem, kept))
-        return list(left_usd)
+        return [left_usd for _, left_usd in looks]
 
     moved, rising = (world(demands=(builders.demand("demo/s3", rps),)) for rps in (160.0, 150.0))
     assert opened(moved) == opened(rising) == {"demo/s3"}
