@@ -233,12 +233,13 @@ class Prospects:
         return np.hstack([self.group[:, None], self.judged.rows.keys])
 
     def counts(self, taken: Taken) -> Whole:
-        """Devices of each where that is what was taken; none of what is not among these."""
+        """Devices of each where that is what was taken; none at all where any of it may not be any more."""
         place = {tuple(key): at for at, key in enumerate(self.keys.tolist())}
         rows, group = _keyed(taken, self.judged.rows.variants.shape[1])
         counts = np.zeros(len(self.group), dtype=np.int64)
-        for key, (_, _, devices) in zip(np.hstack([group[:, None], rows.keys]).tolist(), taken, strict=True):
-            counts[place[tuple(key)]] = devices
+        at = [place.get(tuple(key), -1) for key in np.hstack([group[:, None], rows.keys]).tolist()]
+        if min(at, default=0) >= 0:
+            np.add.at(counts, np.array(at, dtype=np.int64), [devices for _, _, devices in taken])
         return counts
 
     def joined(self, judge: Judge, rows: Patterns, group: Whole) -> Prospects:

@@ -95,6 +95,15 @@ class TestReached:
         monkeypatch.setattr(reach, "PRICED_MAX", 0)
         again = reached(made, apart, (), TERMS, within, begin=first)
         assert (again.layout, again.left_usd) == (first.layout, pytest.approx(first.left_usd))
+        # What may not be, as what stands may come to, is nothing to begin with.
+        crowded = replace(dense, shares_pct=(80, 80))
+        beyond = replace(first, taken=((0, crowded, 1), (1, crowded, 1)), left_usd=100.0)
+        stays = reached(made, apart, (), TERMS, within, begin=beyond)
+        assert sorted(stays.layout.counts) == [1, 1]
+        assert crowded not in stays.layout.patterns
+        options = reach.Prospects.of(reach.StandingGroups.of(made, apart), (), 100)
+        assert not options.counts((*beyond.taken, (0, apart[0].pattern, 1))).any()
+        assert options.counts(((0, apart[0].pattern, 1),)).sum() == 1
         # What is far from the best that is thought of now is searched anew.
         with pytest.raises(AssertionError, match="nothing to search"):
             reached(made, apart, (), TERMS, within, begin=replace(first, left_usd=-1.0))
