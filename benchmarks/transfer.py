@@ -13,14 +13,11 @@ import argparse
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 
 import numpy as np
 
 from app.library import load_gpu_types, load_models
-from benchmarks.library_sources import Measured, Source, around, entry, fit_shape, fitted, measured
-from benchmarks.sources import headroom_own
+from benchmarks.library_sources import OWN, Measured, Source, entry, fitted, measured
 from benchmarks.sources.rows import SourceMissingError, data_folder
 from solvers.models.base import Facts, Origin
 from solvers.models.belief import forms
@@ -141,14 +138,14 @@ def beside_others(pairs: Pairs, count: int, alike: Callable[[Measured, Measured]
             yield score(item, prior)
 
 
-def known_elsewhere(pairs: Pairs, boards: Pairs, count: int, only: Pairs | None = None) -> Iterator[Score]:
+def known_elsewhere(pairs: Pairs, count: int, only: Source | None = None) -> Iterator[Score]:
     """Each model whose network other sources know on other GPU types alone, beside `count` others measured here."""
-    for number, (item, _) in enumerate([*pairs, *boards] if only is None else only):
+    for number, (item, _) in enumerate(it for it in pairs if only is None or it[0].source is only):
         rest = [kept for it, kept in pairs if it.source is not item.source]
         types = {kept.gpu_type for kept in rest if _network(kept.model) == _network(item.model)}
         mates = [
             it
-            for it in (*pairs, *boards)
+            for it in pairs
             if it[0].source is item.source
             and it[0].gpu_type == item.gpu_type
             and _network(it[0].model) != _network(item.model)
@@ -163,17 +160,6 @@ def known_elsewhere(pairs: Pairs, boards: Pairs, count: int, only: Pairs | None 
                 yield score(item, prior)
 
 
-def own_boards(shared: ShapePrior) -> Pairs:
-    """What this project measured itself, fitted as entries are; none is in the library."""
-    found = []
-    for gpu_type in ("h100", "h200"):
-        read = partial(headroom_own.read, gpu_type)
-        source = Source(read=read, words=f"own {gpu_type}", licence="Apache-2.0", name_of=lambda name: name)
-        for item in source.items(Path()):
-            found.append((item, entry(item, fit_shape(item.cells, around(shared, item.cells)))))
-    return found
-
-
 def main() -> int:
     """Print the table."""
     argparse.ArgumentParser(prog="python -m benchmarks.transfer", description=__doc__).parse_args()
@@ -182,7 +168,7 @@ def main() -> int:
     except SourceMissingError as error:
         print(error, file=sys.stderr)
         return 2
-    shared, fits = fitted(items)
+    _, fits = fitted(items)
     pairs = [(item, entry(item, fit)) for item, fit in fits]
     print(f"{'known is':44} {'n':>4}   off    MAPE      in 80 %   in 95 %")
     report("the model here, on other GPU types", same_model_elsewhere(pairs, here=True))
@@ -206,12 +192,10 @@ def main() -> int:
             f"the same and {count} other model(s) here",
             beside_others(pairs, count, lambda one, other: _family(one.model) == _family(other.model)),
         )
-    boards = own_boards(shared)
     for count in (0, 1, 4):
-        report(f"the network elsewhere and {count} other model(s) here", known_elsewhere(pairs, boards, count))
+        report(f"the network elsewhere and {count} other model(s) here", known_elsewhere(pairs, count))
     for count in (0, 1, 3):
-        only_ours = known_elsewhere(pairs, boards, count, only=boards)
-        report(f"- of them on our own boards, {count} other(s) here", only_ours)
+        report(f"- of them on our own boards, {count} other(s) here", known_elsewhere(pairs, count, only=OWN))
     return 0
 
 

@@ -9,6 +9,7 @@ to 28 iterations that wait for their host tell no slowdown.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks.sources.rows import RECORDINGS, MeasuredCell, Row, groups_of, number, samples_of, table
@@ -16,15 +17,26 @@ from solvers.models.base import GroupSamples, Samples
 
 TRAINING = "train:"
 NAMES = {"transformer": "bert-base"}
+GPU_TYPES = ("h100", "h200")
 
 
 def read(gpu_type: str, data: Path) -> Samples:
     """Latency (median and p99), memory and what the board draws above its rest, by model, batch and share."""
     del data
+    return samples_of(_alone(gpu_type))
+
+
+def read_all(data: Path) -> Samples:
+    """The same of all boards."""
+    del data
+    return samples_of(cell for gpu_type in GPU_TYPES for cell in _alone(gpu_type))
+
+
+def _alone(gpu_type: str) -> Iterable[MeasuredCell]:
     rows = table(RECORDINGS, gpu_type, "surface.csv")
     cells = [_cell(gpu_type, row, number(row["power_w"]) - number(row["idle_power_w"])) for row in rows]
     cells += [_cell(gpu_type, row) for row in _serving(gpu_type) if not row["beside"]]
-    return samples_of({(cell.model, cell.batch, cell.share_pct): cell for cell in cells}.values())
+    return {(cell.model, cell.batch, cell.share_pct): cell for cell in cells}.values()
 
 
 def read_pairs(gpu_type: str, data: Path) -> GroupSamples:

@@ -20,7 +20,7 @@ from solvers.domain.device import GpuType
 from solvers.domain.workload import ModelVariant
 from solvers.models.base import Facts, Origin, Samples
 from solvers.models.belief import curve as curves
-from solvers.models.belief import intake, learning, transfer
+from solvers.models.belief import intake, learning, siblings
 from solvers.models.belief.curve import Curve
 from solvers.models.belief.forms import (
     LATENCY,
@@ -35,7 +35,8 @@ from solvers.models.belief.forms import (
 )
 from solvers.models.belief.intake import Key, Points
 from solvers.models.belief.learning import UNTAUGHT, Field, Lesson
-from solvers.models.belief.transfer import STRANGER, Scaling, Sibling, Told
+from solvers.models.belief.siblings import STRANGER, Sibling, Told
+from solvers.models.belief.transfer import Scaling
 from solvers.models.library import gpu_key, name_key, spelled
 
 _USUAL, _USUAL_SPREAD = 0.12, 0.12
@@ -288,7 +289,7 @@ def prior_of(background: Background, known: Knowledge, form: str, key: Key) -> S
     if not near or scaled is None:
         return near[0] if near else scaled or common
     elsewhere = any(name_key(name) == name_key(model) for name, _ in told)
-    return transfer.joined(scaled, near[-1]) if elsewhere else near[0]
+    return siblings.joined(scaled, near[-1]) if elsewhere else near[0]
 
 
 def _near(background: Background, told: Mapping[Key, ShapePrior], key: Key) -> tuple[ShapePrior, ...]:
@@ -298,7 +299,7 @@ def _near(background: Background, told: Mapping[Key, ShapePrior], key: Key) -> t
         for (model, gpu_type), belief in told.items()
         if gpu_type == key[1] and model != key[0]
     }
-    return transfer.voices(background.sibling(*key), others)
+    return siblings.voices(background.sibling(*key), others)
 
 
 def first_curve(background: Background, known: Knowledge, form: str, key: Key, points: Points) -> Curve:

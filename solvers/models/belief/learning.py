@@ -20,12 +20,12 @@ from scipy.special import stdtrit
 
 from solvers.domain.arrays import Flags, Floats
 from solvers.models.belief import curve as curves
-from solvers.models.belief import intake, transfer
+from solvers.models.belief import intake, siblings
 from solvers.models.belief.curve import Curve
 from solvers.models.belief.forms import Form, ShapeFit, ShapePrior, fit_parameters, population
 from solvers.models.belief.intake import Points
+from solvers.models.belief.siblings import STRANGER, Sibling, Told
 from solvers.models.belief.surface import compiled, lookup
-from solvers.models.belief.transfer import STRANGER, Sibling, Told
 
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 128)
 _USUAL = (1.3, 1.5)
@@ -177,7 +177,7 @@ def learn(form: Form, lessons: Mapping[str, Lesson], seed: int) -> tuple[Field, 
     common = {name: _others(name, fits, weak[name]) for name in names}
     told = {name: Told(sibling=lessons[name].sibling, belief=fit) for name, fit in fits.items()}
     near = {
-        name: transfer.voices(lessons[name].sibling, {other: said for other, said in told.items() if other != name})
+        name: siblings.voices(lessons[name].sibling, {other: said for other, said in told.items() if other != name})
         for name in names
     }
     priors = {name: _candidates(lessons[name], near[name], common[name]) for name in names}

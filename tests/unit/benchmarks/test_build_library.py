@@ -12,7 +12,7 @@ from app.library import load_gpu_types
 from benchmarks import build_library
 from benchmarks.catalogue.gpus import gpu_types
 from benchmarks.catalogue.networks import models
-from benchmarks.library_sources import SOURCES, Cells, Measured
+from benchmarks.library_sources import OWN, SOURCES, Cells, Measured
 from solvers.domain.codec import from_json
 from solvers.models.belief import forms
 from solvers.models.library import Library
@@ -48,6 +48,17 @@ def test_other_measurements_give_another_version() -> None:
     changed = [replace(items[0], cells=slower), *items[1:]]
     versions = {from_json(Library, build_library.library_text(some)).version for some in (items, changed)}
     assert len(versions) == 2
+
+
+def test_our_own_boards_are_told_but_change_nothing_of_others() -> None:
+    once = from_json(Library, build_library.library_text(_items()))
+    slow = replace(_items()[2].cells, latency_ms=9.0 * _items()[2].cells.latency_ms)
+    ours = Measured(model="net-d", gpu_type="h100", source=OWN, cells=slow)
+    both = from_json(Library, build_library.library_text([*_items(), ours]))
+    assert [entry.model for entry in both.entries] == ["net-a", "net-b", "net-c", "net-d"]
+    assert both.entries[:3] == once.entries
+    assert both.population_mean == once.population_mean
+    assert both.population_covariance == once.population_covariance
 
 
 def test_missing_data_is_named_in_one_line(

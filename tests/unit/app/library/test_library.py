@@ -57,7 +57,7 @@ def test_the_networks_that_most_people_serve_are_known() -> None:
     # Eager execution of resnet50 takes some 20 ms on that host, however large the share.
     assert 15 < np.exp(forms.log_latency(np.array(resnet50.parameters), 1, 1.0)) < 27
     assert LIBRARY.entry("resnet50", "A100-80GB") is not None
-    assert LIBRARY.entry("resnet50", "h100") is None
+    assert LIBRARY.entry("resnet50", "b200") is None
     models = facts().models
     known = {spelled(entry.model, models) for entry in LIBRARY.entries} - {None}
     assert len(known) >= 65

@@ -15,9 +15,11 @@ from app.library import facts as shipped
 from solvers.domain.arrays import Floats
 from solvers.domain.workload import ModelVariant, QualityClass
 from solvers.models.base import Facts, Origin
-from solvers.models.belief import forms, transfer
+from solvers.models.belief import forms, likeness
 from solvers.models.belief.forms import LATENCY, ShapePrior
-from solvers.models.belief.transfer import Scaling, Sibling, Told, entry_prior, joined, moved_entry, size_law, voices
+from solvers.models.belief.likeness import Example, learned_law, shift, size_features
+from solvers.models.belief.siblings import Sibling, Told, joined, moved_entry, size_law, voices
+from solvers.models.belief.transfer import Scaling, entry_prior
 from solvers.models.library import LibraryEntry
 from tests import builders
 from tests.unit.solvers.models.belief.alone import learned, parameters
@@ -62,9 +64,9 @@ def test_one_input_fills_more_of_a_smaller_gpu() -> None:
 
 def test_moving_back_and_forth_is_moving_nowhere() -> None:
     for of in FACTS.gpu_types.values():
-        there = transfer.shift(of, FACTS.gpu_types["v100"])
-        assert transfer.shift(FACTS.gpu_types["v100"], of) == pytest.approx(-there)
-        assert not transfer.spread(of, of).any()
+        there = shift(of, FACTS.gpu_types["v100"])
+        assert shift(FACTS.gpu_types["v100"], of) == pytest.approx(-there)
+        assert not likeness.spread(of, of).any()
 
 
 def test_several_gpu_types_are_mixed_and_disagreement_widens() -> None:
@@ -143,28 +145,50 @@ def test_other_models_measured_here_tell_about_this_host() -> None:
 
 
 def test_what_the_library_knows_elsewhere_is_moved_as_others_differ_here() -> None:
-    """An H200's graphs at half precision took a third of what the library's networks on a V100 foretold."""
-    alone = SCALING.prior("mobilenet_v3_large", "h200", {})
-    told = SCALING.prior("vgg19", "h200", {})
+    """An H200's graphs at half precision took a third of what those who measured networks on a V100 foretold."""
+    alone = SCALING.prior("googlenet", "h200", {})
     assert alone is not None
-    assert told is not None
-    assert "on v100" in alone.source
+    assert alone.source == "scaled from the library: googlenet on v100"
 
-    def beside(gpu_type: str) -> ShapePrior:
-        mean = told.mean - np.log(3.0) * forms.ALL_TIMES
+    def beside(name: str, gpu_type: str) -> ShapePrior:
+        told = next(it for it in SCALING.entries if it.key == name and it.gpu_type.name == "v100")
+        moved = np.array(told.entry.parameters) + shift(told.gpu_type, SCALING.gpu_types["h200"])
+        mean = moved - np.log(3.0) * forms.ALL_TIMES
         faster = ShapePrior(mean=mean, covariance=HERE.covariance, origin=Origin.MEASURED, source="here")
-        found = SCALING.prior("mobilenet_v3_large", "h200", {("vgg19", gpu_type): faster})
+        found = SCALING.prior("googlenet", "h200", {(name, gpu_type): faster})
         assert found is not None
         return found
 
-    here = beside("h200")
+    # Others have measured vgg19 on an A100 and an H200; they did not measure the network that is asked about.
+    here = beside("vgg19", "h200")
     part = 1 / 1.7
     assert latency(here, 8) == pytest.approx(latency(alone, 8) / 3.0**part, rel=1e-6)
     # How each differs by itself is not known any better.
     assert np.array_equal(here.covariance, alone.covariance)
     assert here.source.endswith("beside 1 measured here")
     # What was measured on another GPU type says nothing of this host.
-    assert latency(beside("h100"), 8) == latency(alone, 8)
+    assert latency(beside("vgg19", "h100"), 8) == latency(alone, 8)
+
+
+def test_the_library_has_what_our_own_boards_told() -> None:
+    """Medians of ResNet-50 at half precision as a CUDA graph, in tests/recordings."""
+    recorded = {"h100": {1: 1.14, 4: 1.38, 16: 2.48, 64: 7.43}, "h200": {1: 1.11, 4: 1.38, 16: 2.36, 64: 6.84}}
+    for gpu_type, medians in recorded.items():
+        prior = SCALING.prior("resnet50", gpu_type, {})
+        assert prior is not None
+        assert prior.origin is Origin.LIBRARY
+        assert "Headroom's own recordings" in prior.source
+        for batch, median_ms in medians.items():
+            assert latency(prior, batch) == pytest.approx(median_ms, rel=0.12)
+
+
+def test_entries_on_far_gpu_types_are_no_examples_of_a_law() -> None:
+    """Graphs on Hopper say little of what a Volta's host makes of a network."""
+    near = [it for it in SCALING.entries if it.gpu_type.name not in ("h100", "h200")]
+    without = Scaling(facts=FACTS, gpu_types=SCALING.gpu_types, entries=tuple(near))
+    for gpu_type, alike in {"v100": True, "t4": True, "h100": False}.items():
+        said = [one.prior("swin_b", gpu_type, {}) for one in (SCALING, without)]
+        assert (latency(said[0], 8) == latency(said[1], 8)) is alike
 
 
 def test_where_nothing_is_known_nothing_is_guessed() -> None:
@@ -297,12 +321,12 @@ def test_hosts_that_differ_widen_what_is_believed_of_yet_another(family: str) ->
     def doubts(steps: Mapping[str, float]) -> Floats:
         times = np.zeros(forms.COUNT)
         times[forms.TIMES] = 1.0
-        law = transfer.learned_law(
+        law = learned_law(
             tuple(
-                transfer.Example(
+                Example(
                     family="nets",
                     network=f"net{size:g}",
-                    features=transfer.size_features(variant(size)),
+                    features=size_features(variant(size)),
                     parameters=parameters(size) + step * times,
                     weight=1.0,
                     source=source,
