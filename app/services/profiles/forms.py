@@ -17,7 +17,7 @@ import io
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import chain
 
@@ -133,9 +133,10 @@ class _FormColumns:
     numbers: Mapping[str, NumberRule]
     optional: Mapping[str, NumberRule]
     measured: Mapping[str, NumberRule]
+    words: tuple[str, ...] = ()
 
     def all(self) -> tuple[str, ...]:
-        return (*self.names, *self.numbers, *self.optional, *self.measured)
+        return (*self.names, *self.numbers, *self.optional, *self.measured, *self.words)
 
 
 _BATCH = NumberRule(low=1, high=limits.BATCH_MAX, whole=True)
@@ -156,6 +157,10 @@ _SOLO = _FormColumns(
         "dram_util_pct": _PER_CENT,
     },
 )
+_POINTS = replace(
+    _SOLO, measured={**_SOLO.measured, "latency_ms_p99": _LATENCY}, words=("neighbours", "origin", "source")
+)
+"""Points as profiles keep them, under the solo form's names."""
 _PAIRS = _FormColumns(
     names=("gpu_type", "model_a", "model_b"),
     numbers={"batch_a": _BATCH, "share_pct_a": _SHARE, "batch_b": _BATCH, "share_pct_b": _SHARE},
@@ -164,7 +169,7 @@ _PAIRS = _FormColumns(
 )
 _MARKS = (("semicolons", ";"), ("tabs", "\t"))
 POINTS_COLUMN = "latency_ms_mean"
-"""Points as they are stored have it, and no form has."""
+"""Points as they are stored have it, and no form has; what the solo form calls `latency_ms`."""
 SOLO_COLUMNS = _SOLO.all()
 PAIR_COLUMNS = (
     "gpu_type", "model_a", "batch_a", "share_pct_a", "model_b", "batch_b", "share_pct_b", *_PAIRS.measured,
@@ -228,12 +233,15 @@ def read_sheet(body: bytes, *, questions: bool = False) -> Sheet:
     Raises SheetError when the text as a whole cannot be read; single bad rows are in the sheet's `faults`.
     """
     header, rows, lines, faults = split(body)
+    stored = POINTS_COLUMN in header and "latency_ms" not in header
+    if stored:
+        header = tuple("latency_ms" if name == POINTS_COLUMN else name for name in header)
     form = form_of(header)
     if form is None:
         between = next((f"; cells stand between commas, not {word}" for word, mark in _MARKS if mark in header[0]), "")
         known = f"{', '.join(SOLO_COLUMNS[:4])} (one model alone) or {', '.join(PAIR_COLUMNS[:7])} (two on one device)"
         raise SheetError(1, "", f"this header is of no form known here; needed are the columns {known}{between}")
-    columns = _PAIRS if form.is_pairs else _SOLO
+    columns = _PAIRS if form.is_pairs else _POINTS if stored else _SOLO
     check_header(header, columns.all(), (*columns.names, *columns.numbers))
     if questions:
         form = CsvForm.PAIR_QUERIES if form.is_pairs else CsvForm.SOLO_QUERIES
@@ -245,6 +253,7 @@ def read_sheet(body: bytes, *, questions: bool = False) -> Sheet:
     if form in (CsvForm.SOLO, CsvForm.PAIRS):
         measured = {name: reading.numbers(name, rule, required=False) for name, rule in columns.measured.items()}
         reading.need_any(measured)
+        reading.need_alone()
         numbers |= measured
     good = np.flatnonzero(~reading.bad)
     whole = not reading.bad.any()
@@ -299,6 +308,12 @@ class _Reading:
         first = next(name for name in self._columns.measured if name in self._cells)
         self._note(first, {int(row): "nothing measured stands in this row" for row in np.flatnonzero(empty)})
 
+    def need_alone(self) -> None:
+        """A stored point may name neighbours, whose shares and batches it does not tell."""
+        cells = self._cells.get("neighbours", ())
+        told = "it was measured beside others, and only rows of models alone are learned from"
+        self._note("neighbours", {row: told for row, cell in enumerate(cells) if cell.strip()})
+
     def _note(self, column: str, wrong: Mapping[int, str]) -> None:
         for row, detail in wrong.items():
             self.bad[row] = True
@@ -350,7 +365,7 @@ def check_header(header: Sequence[str], known: Sequence[str], needed: Sequence[s
             raise SheetError(1, name, "the column is missing")
 
 
-_MEASURED = ("throughput_rps", "power_w", "memory_mib", "l2_util_pct", "dram_util_pct")
+_MEASURED = ("latency_ms_p99", "throughput_rps", "power_w", "memory_mib", "l2_util_pct", "dram_util_pct")
 SOLO_ANSWERS = ("latency_ms", "latency_ms_std", "throughput_rps", "power_w", "memory_mib", "origin", "support")
 PAIR_ANSWERS = (
     "latency_ms_a", "latency_ms_b", "latency_ms_a_std", "latency_ms_b_std", "origin_a", "origin_b", "support_a",
@@ -460,7 +475,7 @@ def replaced_columns(sheet: Sheet) -> tuple[str, ...]:
     asked = CsvForm.PAIR_QUERIES if sheet.form.is_pairs else CsvForm.SOLO_QUERIES
     if sheet.form is not asked:
         raise InputError(f"this is a sheet of {sheet.form.value}")
-    answers = PAIR_ANSWERS if sheet.form.is_pairs else (*SOLO_ANSWERS, "l2_util_pct", "dram_util_pct")
+    answers = PAIR_ANSWERS if sheet.form.is_pairs else (*SOLO_ANSWERS, *_MEASURED)
     return tuple(name for name in sheet.header if name in answers)
 
 
@@ -475,5 +490,5 @@ def _names(sheets: Sequence[Sheet], column: str) -> list[str]:
 
 
 def _column(sheets: Iterable[Sheet], column: str) -> Floats:
-    parts = [sheet.numbers[column] for sheet in sheets]
+    parts = [sheet.numbers[column] if column in sheet.numbers else np.full(len(sheet), np.nan) for sheet in sheets]
     return np.concatenate(parts) if parts else np.zeros(0)

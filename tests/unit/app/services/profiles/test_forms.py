@@ -16,6 +16,7 @@ from app.services.profiles.forms import (
     group_samples_of,
     queries_of,
     read_sheet,
+    replaced_columns,
     samples_of,
     written,
 )
@@ -61,6 +62,31 @@ def test_solo_rows_become_samples_and_empty_cells_are_unknown() -> None:
     assert np.isnan(found.power_w[1])
     assert np.isnan(found.throughput_rps).all()
     assert found.dram_util_pct[0] == 55
+
+
+def test_points_as_profiles_keep_them_are_solo_rows() -> None:
+    header = f"{POINTS},latency_ms_p99,neighbours,origin,source"
+    found = sheet_of(header, "a,t4,8,37.5,1590,12.5,13,,measured,by hand", "b,t4,1,100,1590,3,,,,")
+    assert found.form is CsvForm.SOLO
+    assert not found.faults
+    samples = samples_of([found, sheet_of(SOLO, "c,t4,1,100,,4,,,,,")])
+    assert samples.latency_ms.tolist() == [12.5, 3, 4]
+    assert samples.latency_ms_p99[0] == 13
+    assert np.isnan(samples.latency_ms_p99[1:]).all()
+    asked = sheet_of(header, "a,t4,8,37.5,1590,12.5,13,,measured,by hand", questions=True)
+    assert replaced_columns(asked) == ("latency_ms", "latency_ms_p99", "origin")
+
+
+def test_a_point_beside_others_is_no_row_of_a_model_alone() -> None:
+    found = sheet_of(f"{POINTS},neighbours", "a,t4,8,50,1590,12.5,b;c", "a,t4,8,50,1590,9,")
+    assert [(fault.line, fault.column) for fault in found.faults] == [(2, "neighbours")]
+    assert "beside others" in found.faults[0].detail
+    assert samples_of([found]).latency_ms.tolist() == [9]
+
+
+def test_what_is_in_both_forms_at_once_is_refused() -> None:
+    with pytest.raises(SheetError, match="no form known"):
+        sheet_of(f"{POINTS},latency_ms", "a,t4,8,50,1590,12.5,12.5")
 
 
 def test_pair_rows_become_groups_of_two() -> None:
