@@ -370,6 +370,8 @@ def test_a_bound_says_whose_it_is_and_what_waits_that_costs_less(full: World) ->
     told = full.call("GET", f"/v1/plans/{plan}/explain", "viewer").json()
     assert (told["gap_told"], told["cheaper"]) == (gap, cheaper)
     assert full.call("GET", f"/v1/plans/{plan}", "viewer").json()["gap_told"] == gap
+    # A number of the summary leads to what explains it.
+    assert re.search(f'<a href="#[a-z]+">{re.escape(gap)}</a>', _text(full, "operator", f"/plans/{plan}"))
     page = re.sub("<[^>]+>", "", html.unescape(_text(full, "operator", "/")))
     assert f"when planned {gap}{cheaper}" in page
     assert "Compare and approve it" in page
