@@ -16,7 +16,7 @@ import numpy as np
 from solvers.domain.grouping import grouped
 from solvers.domain.ids import DeviceId
 from solvers.domain.plan import Assignment, DeviceSetting
-from solvers.domain.policy import Policy
+from solvers.domain.policy import Policy, governor_of
 from solvers.domain.profile import Interference
 from solvers.domain.workload import WorkloadKind
 from solvers.models.serving.token_plans import standing_serving
@@ -140,7 +140,8 @@ class Appraisal:
 
     def _asked(self, need: Need, item: Assignment) -> tuple[ShareReading, int, tuple[float, float]] | None:
         """What is known of a replica as it stands, with the column of its batch, and mean and tail in the worst corner
-        of its envelope: its largest batch at its lowest clock.
+        of its envelope: its largest batch at its lowest clock, or at the planned one where the controller comes back to
+        that for whoever is late.
         """
         kind = self._kind(item)
         clock = self.running(item.device)
@@ -153,7 +154,7 @@ class Appraisal:
         share_pct = item.share_pct_sm * kind.sm_part
         reading = self.tables.reading(item.model, kind.gpu_type, clock, share_pct)
         slowest = reading
-        if low_mhz != clock:
+        if low_mhz != clock and not governor_of(self.policy.governor).keeps_latency:
             slowest = self.tables.reading(item.model, kind.gpu_type, low_mhz, share_pct)
         if reading is None or slowest is None:
             return None

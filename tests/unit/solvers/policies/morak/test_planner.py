@@ -18,6 +18,7 @@ from solvers.domain.profile import Interference
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.telemetry import BrokenLimit, DeviceTelemetry, RepartitionWish
 from solvers.domain.workload import Affinity, AntiAffinity, SloScope
+from solvers.models.worth import worth_of
 from solvers.planners import registry
 from solvers.planners.base import Thought
 from solvers.planners.case import Case
@@ -130,6 +131,15 @@ def test_batches_begin_small_and_end_at_the_ceiling_with_every_clock_open() -> N
         assert (item.batch, envelope.batch_min, envelope.batch_max) == (1, 1, batch_ceiling(served))
         assert (envelope.clock_mhz_sm_min, envelope.clock_mhz_sm_max) == (TOP_MHZ - 600, TOP_MHZ)
     assert {setting.clock_mhz_sm for setting in plan.settings} == {None}
+
+
+@pytest.mark.parametrize(("governor", "kept"), [("morak", True), ("dfs", False)])
+def test_clocks_are_open_at_no_risk_where_the_controller_heeds_latencies(governor: str, kept: bool) -> None:
+    picture = room(policy=builders.policy(governor=governor))
+    plan = plan_of(thought(picture))
+    objective = worth_of(picture, builders.everything_movable(picture), plan.assignments, plan.settings).objective
+    assert (objective == plan.objective) is kept
+    assert (objective.slo_risk == 0) is kept
 
 
 def test_the_clock_begins_low_where_it_was_measured_and_every_batch_still_keeps_its_promise() -> None:
