@@ -7,7 +7,7 @@ Database failures arrive here as they left the store and are told apart only by 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -15,6 +15,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from app.api.body import pointer_of, told
 from app.errors import (
@@ -146,11 +147,20 @@ async def _validation(request: Request, error: Exception) -> JSONResponse:
 async def _framework(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     code, title = FRAMEWORK_STATUSES.get(error.status_code, (f"http-{error.status_code}", str(error.detail)))
+    method, path, detail, headers = request.method, request.url.path, str(error.detail), error.headers
+    if error.status_code == 404:
+        detail = f"{method} {path} is not here"
+    elif error.status_code == 405:
+        taken = ", ".join(_taken(request))
+        detail, headers = f"{method} is not taken at {path}, but {taken}", {"Allow": taken}
     return problem(
-        request_id_of(request.scope),
-        status=error.status_code,
-        code=code,
-        title=title,
-        detail=f"{request.method} {request.url.path} is not here" if error.status_code == 404 else str(error.detail),
-        headers=error.headers,
+        request_id_of(request.scope), status=error.status_code, code=code, title=title, detail=detail, headers=headers
     )
+
+
+def _taken(request: Request) -> Iterator[str]:
+    """The methods of all routes of an address; the framework names those of the first one alone."""
+    for method in ("GET", "PUT", "PATCH", "POST", "DELETE"):
+        scope = {**request.scope, "method": method}
+        if any(route.matches(scope)[0] is Match.FULL for route in request.app.routes):
+            yield from ("GET", "HEAD") if method == "GET" else (method,)

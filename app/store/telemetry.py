@@ -254,7 +254,7 @@ class TelemetryWindow:
         if self.step_s <= 0:
             raise FieldError("step_s", "step_s must be greater than 0")
         if self.until <= self.since:
-            raise FieldError("until", "until must be later than since")
+            raise FieldError("from", "`from` must lie before `to`")
         if (self.until - self.since).total_seconds() / self.step_s > BUCKETS_MAX:
             raise FieldError("step_s", f"step_s is too small: at most {BUCKETS_MAX} steps fit into one answer")
 

@@ -249,10 +249,7 @@ def window(
     try:
         return TelemetryWindow(since=since, until=until, step_s=step_s)
     except FieldError as error:
-        raise FieldError(f"query:{_QUERY_NAMES.get(error.field, error.field)}", error.message) from None
-
-
-_QUERY_NAMES = {"since": "from", "until": "to"}
+        raise FieldError(f"query:{error.field}", error.message) from None
 
 
 @telemetry_router.get(

@@ -389,12 +389,16 @@ def test_bodies_are_closed_and_read_strictly(world: World) -> None:
 
 def test_the_frameworks_refusals_are_problems_too(world: World) -> None:
     _problem(world.call("GET", "/v1/none-such"), 404, "not-found")
-    _problem(world.call("POST", VISION, plain={}), 405, "method-not-allowed")
+    refused = world.call("POST", VISION, plain={})
+    _problem(refused, 405, "method-not-allowed")
+    assert refused.headers["allow"] == "GET, HEAD, PUT, PATCH, DELETE"
     _problem(world.call("GET", "/v1/services/UPPER/x"), 422, "field-invalid", "path:project")
     _problem(world.call("GET", "/v1/services?limit=0"), 422, "field-invalid", "query:limit")
     _problem(world.call("GET", "/v1/services?cursor=abc"), 422, "field-invalid", "query:cursor")
-    series = world.call("GET", "/v1/costs?from=2026-02-01T00:00:00Z&to=2026-01-01T00:00:00Z")
-    _problem(series, 422, "field-invalid", "query:from")
+    for path in ("/v1/costs", "/v1/telemetry/devices/GPU-1"):
+        series = world.call("GET", f"{path}?from=2026-02-01T00:00:00Z&to=2026-01-01T00:00:00Z")
+        _problem(series, 422, "field-invalid", "query:from")
+        assert series.json()["detail"] == "`from` must lie before `to`"
     early = world.call("GET", "/v1/telemetry/devices/GPU-1?from=1999-01-01T00:00:00Z")
     _problem(early, 422, "field-invalid", "query:from")
 
