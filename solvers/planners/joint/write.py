@@ -219,27 +219,29 @@ def _of_owner(seats: Seats, number: int) -> Iterator[Reason]:
 
 def _of_room(seats: Seats, number: int) -> Iterator[Reason]:
     """By GPU type: what a job is not worth there, else which room is missing."""
-    problem, told, alone = seats.floor.problem, set[str](), seats.floor.alone(number)
+    problem, alone = seats.floor.problem, seats.floor.alone(number)
     variants = [at for at, item in enumerate(problem.variants) if item.workload == number]
     worth_usd = problem.workloads[number].worth_usd(alone.capacity_rps[:, 0])
-    for pool, item in enumerate(problem.pools):
-        if item.gpu_type in told or not problem.allowed[pool, variants].any():
-            continue
-        told.add(item.gpu_type)
-        spare = [device for device in seats.floor.devices(pool) if seats.spare_pct(device) >= problem.shares_pct[0]]
-        idle = [device for device in spare if seats.patterns[device] is None]
-        left_w = float(seats.lefts_at(np.array(idle, dtype=np.int64)).max(initial=-math.inf))
-        here = np.flatnonzero(problem.kind_pool[alone.rows.kind] == pool)
-        here = here[alone.draw_w[here] - seats.floor.judge.idle_w[pool] <= left_w + DUST]
-        numbers = (("devices_idle", float(len(idle))), ("power_w_left", left_w))
-        code = ReasonCode.NO_SHARE_LEFT if len(here) or left_w == -math.inf else ReasonCode.POWER_CAP
-        if spare and all(len(members_of(seats.patterns[device])) >= item.clients for device in spare):
+    pool_of = problem.kind_pool[alone.rows.kind]
+    needs_w = alone.draw_w - seats.floor.judge.idle_w[pool_of]
+    allowed = [pool for pool in range(len(problem.pools)) if problem.allowed[pool, variants].any()]
+    for gpu_type in dict.fromkeys(problem.pools[pool].gpu_type for pool in allowed):
+        pools = [pool for pool in allowed if problem.pools[pool].gpu_type == gpu_type]
+        room = [(pool, at) for pool in pools for at in seats.floor.devices(pool)]
+        spare = [(pool, at) for pool, at in room if seats.spare_pct(at) >= problem.shares_pct[0]]
+        idle, left_w = [it for it in spare if seats.patterns[it[1]] is None], np.full(len(problem.pools), -math.inf)
+        for pool, at in idle:
+            left_w[pool] = max(left_w[pool], seats.lefts_at(np.array([at]))[0])
+        here = np.flatnonzero(np.isin(pool_of, pools) & (needs_w <= left_w[pool_of] + DUST))
+        numbers = (("devices_idle", float(len(idle))), ("power_w_left", float(left_w.max())))
+        code = ReasonCode.POWER_CAP if idle and not len(here) else ReasonCode.NO_SHARE_LEFT
+        if spare and all(len(members_of(seats.patterns[at])) >= problem.pools[pool].clients for pool, at in spare):
             code = ReasonCode.CLIENTS_MAX
         if len(here) and (gains := worth_usd[here] - alone.usd_per_h[here]).max() <= 0:
             code, best = ReasonCode.COSTLIER, here[gains.argmax()]
             numbers = ("usd_per_h", float(alone.usd_per_h[best])), ("usd_per_h_worth", float(worth_usd[best]))
         facts = tuple(Fact(name=name, value=value) for name, value in numbers if math.isfinite(value))
-        yield Reason(code=code, subject=item.gpu_type, facts=facts)
+        yield Reason(code=code, subject=gpu_type, facts=facts)
 
 
 NO_ENVELOPE = Envelope(batch_min=1, batch_max=1, clock_mhz_sm_min=1, clock_mhz_sm_max=1)

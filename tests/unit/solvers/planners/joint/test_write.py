@@ -102,6 +102,20 @@ def test_a_power_cap_is_blamed_for_idle_devices_that_it_covers_alone() -> None:
         assert (why.code, {fact.name: fact.value for fact in why.facts}) == (code, {"devices_idle": 2.0, **more})
 
 
+@pytest.mark.parametrize(("value_usd", "code"), [(0.01, ReasonCode.COSTLIER), (1000.0, ReasonCode.NO_SHARE_LEFT)])
+def test_a_type_that_lies_in_several_domains_is_looked_at_whole(value_usd: float, code: ReasonCode) -> None:
+    """In the first of them all is full, in the second a device is idle."""
+    of = problem(2, devices=(1, 1))
+    alike = replace(of.pools[1], gpu_type=of.pools[0].gpu_type)
+    works = [replace(work, may_wait=True, unserved_usd=value_usd) for work in of.workloads]
+    seats = Seats.empty(floor(replace(of, pools=(of.pools[0], alike), workloads=tuple(works))))
+    seats.put(0, pattern(of, (0, 100)))
+    (why,) = write._of_room(seats, 1)
+    assert why.code is code
+    if code is ReasonCode.NO_SHARE_LEFT:
+        assert {fact.name: fact.value for fact in why.facts} == {"devices_idle": 1.0}
+
+
 @pytest.mark.parametrize(
     ("clients", "share_pct", "code"),
     [
