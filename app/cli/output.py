@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
+from functools import partial
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -254,6 +255,8 @@ def _csv_cell(cell: object) -> object:
         return "true" if cell else "false"
     if cell is None or isinstance(cell, int | float):
         return cell
+    if isinstance(cell, SignedAmount):
+        return cell.amount
     text = str(cell)
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
@@ -296,9 +299,9 @@ def console() -> Console:
     """A console on the present standard output: the terminal's width there, wide and colourless in a pipe."""
     from rich.console import Console
 
-    if sys.stdout.isatty():
-        return Console(highlight=False, soft_wrap=False)
-    return Console(file=sys.stdout, highlight=False, width=_PIPE_COLUMNS, no_color=True, soft_wrap=False)
+    # What is printed are names, errors and comments of others: their brackets and colons stand as they are.
+    made = partial(Console, highlight=False, soft_wrap=False, markup=False, emoji=False)
+    return made() if sys.stdout.isatty() else made(file=sys.stdout, width=_PIPE_COLUMNS, no_color=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,13 +438,15 @@ def number(amount: float) -> str:
     return "0" if text == "-0" else text
 
 
-def short(amount: float | None) -> str:
-    return number(float(amount)) if amount is not None else ""
+@dataclass(frozen=True, slots=True)
+class SignedAmount:
+    """A difference: people see which way it goes, CSV has the number."""
 
+    amount: float
 
-def signed(amount: float) -> str:
-    text = number(float(amount))
-    return f"+{text}" if amount > 0 and text != "0" else text
+    def __str__(self) -> str:
+        text = number(float(self.amount))
+        return f"+{text}" if self.amount > 0 and text != "0" else text
 
 
 def usd(amount: float | None, *, per_hour: bool = False) -> str:

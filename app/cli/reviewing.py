@@ -14,7 +14,7 @@ import typer
 from app.cli import declare
 from app.cli.declare import Files
 from app.cli.options import COUNT_MAX, Server, Token, connect, duration_s
-from app.cli.output import Cell, CommandError, Exit, Format, Output, listed, number, rows, show, signed, usd
+from app.cli.output import Cell, CommandError, Exit, Format, Output, SignedAmount, listed, rows, show, usd
 from app.cli.planning import LaneOption
 from headroom_client import Client, Document
 from solvers.errors import InputError
@@ -139,10 +139,9 @@ def diff_lines(found: Document) -> list[Any]:
         f" {found['generation']}: {verdict}",
         rows(
             ("", ">now", ">then", ">difference"),
-            [(title, number(before[name]), number(after[name]), signed(after[name] - before[name]))
-             for title, name in _TOTALS],
+            [(title, before[name], after[name], SignedAmount(after[name] - before[name])) for title, name in _TOTALS],
         ),
-    ]  # fmt: skip
+    ]
     head += [item for item in found.get("told", ()) if not item.startswith("cannot")]
     head += [f"it moves again what was moved meanwhile: {item}" for item in found.get("undoes", ())]
     parts = [*head, "", listed(_WORKLOADS, found["workloads"])] if found["workloads"] else [*head, "", "no service"]
@@ -171,9 +170,9 @@ _WORKLOADS: Mapping[str, Cell] = {
     "workload": "workload",
     "now": lambda item: _serving(item["before"]),
     "then": lambda item: _serving(item["after"]),
-    ">$/h of shares": lambda item: signed(item["after"]["usd_per_h"] - item["before"]["usd_per_h"]),
+    ">$/h of shares": lambda item: SignedAmount(item["after"]["usd_per_h"] - item["before"]["usd_per_h"]),
     ">rps short now": lambda item: item["before"]["rate_rps_short"] or None,
-    ">then": lambda item: item["after"]["rate_rps_short"] or None,
+    ">rps short then": lambda item: item["after"]["rate_rps_short"] or None,
 }
 
 

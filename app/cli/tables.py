@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from app.cli.output import Cell, CommandError, Exit, listed, number, rows, short, signed, usd, word
+from app.cli.output import Cell, CommandError, Exit, SignedAmount, listed, number, rows, usd, word
 from headroom_client import Document
 from solvers.errors import InputError, did_you_mean
 
@@ -33,7 +33,7 @@ _CANDIDATE_COLUMNS = (
 _CURVE_COLUMNS: Mapping[str, Cell] = {
     ">SLO ms": lambda item: f"{number(item['limit_ms'])}{' (now)' if item['factor'] == 1.0 else ''}",
     ">$/h of all": "cost_usd_per_h",
-    ">against now": lambda item: signed(item["cost_usd_per_h_more"]),
+    ">against now": lambda item: SignedAmount(item["cost_usd_per_h_more"]),
     ">rps short": lambda item: item["rate_rps_short"] or None,
     "served by": lambda item: ", ".join(item["gpus"]),
 }
@@ -67,7 +67,7 @@ def _line(item: Document, name: str) -> tuple[object, ...]:
     more = item["usd_per_h_more"]
     cells = (item[field] for field in ("replicas", "share_pct_sm", "batch", "clock_mhz_sm"))
     latency_ms = item["latency_ms"] if item["latency_ms"] is not None else ""
-    dearer = "" if item["chosen"] or more is None else signed(more)
+    dearer = "" if item["chosen"] or more is None else SignedAmount(more)
     return (name, item["gpu_type"], item["model"], *cells, latency_ms, item["usd_per_h"], dearer, told)
 
 
@@ -342,14 +342,14 @@ _MOVES: Sequence[tuple[str, str]] = (
 _ADVICE_COLUMNS: Mapping[str, Cell] = {
     "add": lambda item: f"{item['devices']} x {item['gpu_type']}",
     "price": "price_kind",
-    ">$/h": lambda item: short(item["price_usd_per_h"]),
-    ">shadow $/h": lambda item: short(item["shadow_usd_per_h"]),
-    ">rps gained": lambda item: signed(item["rate_rps_gained"]),
-    ">saves $/h": lambda item: signed(item["saved_usd_per_h"]),
-    ">worth $/h": lambda item: short(item["breakeven_usd_per_h"]),
+    ">$/h": lambda item: _blank(item["price_usd_per_h"]),
+    ">shadow $/h": lambda item: _blank(item["shadow_usd_per_h"]),
+    ">rps gained": lambda item: SignedAmount(item["rate_rps_gained"]),
+    ">saves $/h": lambda item: SignedAmount(item["saved_usd_per_h"]),
+    ">worth $/h": lambda item: _blank(item["breakeven_usd_per_h"]),
     ">pays back": lambda item: f"x {item['payback']:.2f}" if item["payback"] is not None else "",
     ">used": lambda item: f"{item['devices_used']}",
-    ">gap %": lambda item: short(item["gap_pct"]),
+    ">gap %": lambda item: _blank(item["gap_pct"]),
     "verified": "verified",
 }
 
@@ -367,16 +367,16 @@ def whatif_tables(found: Document) -> list[Any]:
 def _simulation(told: Document) -> list[Any]:
     before, after, difference = told["before"], told["after"], told["difference"]
     lines: list[Sequence[object]] = [
-        (title, short(before[name]), short(after[name]), signed(difference[name])) for title, name in _NUMBERS
+        (title, before[name], after[name], SignedAmount(difference[name])) for title, name in _NUMBERS
     ]
     lines += [
-        (title, short(before.get(name, 0)), short(after.get(name, 0)), signed(difference.get(name, 0)))
+        (title, before.get(name, 0), after.get(name, 0), SignedAmount(difference.get(name, 0)))
         for title, name in _LATE
         if before.get(name) or after.get(name)
     ]
     lines += [
-        ("bound, $/h", short(before["bound_usd_per_h"]), short(after["bound_usd_per_h"]), ""),
-        ("gap, %", short(before["gap_pct"]), short(after["gap_pct"]), ""),
+        ("bound, $/h", _blank(before["bound_usd_per_h"]), _blank(after["bound_usd_per_h"]), ""),
+        ("gap, %", _blank(before["gap_pct"]), _blank(after["gap_pct"]), ""),
         ("verified", before["verified"], after["verified"], ""),
     ]
     parts: list[Any] = [
@@ -407,7 +407,7 @@ def _types(before: Sequence[Document], after: Sequence[Document]) -> list[Any]:
     for name in sorted({*old, *new}):
         was, now = old.get(name, none), new.get(name, none)
         both = (f"{use['in_use']} of {use['total']}" for use in (was, now))
-        lines.append((name, *both, signed(now["in_use"] - was["in_use"])))
+        lines.append((name, *both, SignedAmount(now["in_use"] - was["in_use"])))
     return [rows(("GPUs in use", ">before", ">after", ">difference"), lines, empty="")]
 
 
@@ -425,12 +425,12 @@ def _workloads(told: Document) -> list[Any]:
             (
                 row["workload"],
                 row["fate"] if row["fate"] != "kept" else "",
-                short(before["rate_rps"]),
-                short(after["rate_rps"]),
+                before["rate_rps"],
+                after["rate_rps"],
                 _places(before),
                 _places(after),
-                signed(after["usd_per_h"] - before["usd_per_h"]),
-                short(after["rate_rps_short"]) if after["rate_rps_short"] else "",
+                SignedAmount(after["usd_per_h"] - before["usd_per_h"]),
+                after["rate_rps_short"] or "",
             )
         )
     same = told["workloads_same"]
@@ -438,10 +438,16 @@ def _workloads(told: Document) -> list[Any]:
         return [f"all {same} workloads are served as before"]
     more = len(differing) - len(lines)
     rest = f"{more} more differ, {same} are served as before" if more else f"{same} others are served as before"
-    columns = ("workload", "", ">rps before", ">after", "replicas before", "after", ">$/h by share", ">rps short")
+    columns = (
+        "workload", "", ">rps before", ">rps after", "replicas before", "replicas after", ">$/h by share", ">rps short"
+    )  # fmt: skip
     shown = {row["workload"] for row in differing[:CHANGES_SHOWN]}
     why = [f"{item['id']}: {item['told']}" for item in told["after"]["short"] if item["id"] in shown]
     return [rows(columns, lines, empty=""), rest, *why]
+
+
+def _blank(amount: float | None) -> float | str:
+    return "" if amount is None else amount
 
 
 def _weight(row: Document) -> tuple[float, float, str]:

@@ -11,7 +11,20 @@ import yaml
 from rich.console import Console
 from rich.text import Text
 
-from app.cli.output import CommandError, Exit, Format, exit_code_of, fitted, number, rows, sentence_of, show, usd, word
+from app.cli.output import (
+    CommandError,
+    Exit,
+    Format,
+    SignedAmount,
+    exit_code_of,
+    fitted,
+    number,
+    rows,
+    sentence_of,
+    show,
+    usd,
+    word,
+)
 from headroom_client import ApiError, UnreachableError
 from solvers.errors import (
     EngineError,
@@ -130,6 +143,24 @@ def test_json_and_yaml_read_back(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out) == answer
     show(answer, Format.YAML, [])
     assert yaml.safe_load(capsys.readouterr().out) == answer
+
+
+def test_what_others_wrote_stands_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    told = ["greedy[seed=1]", "[/b] it ended", "KeyError: ':key:'"]
+    show({}, Format.TABLE, told)
+    assert capsys.readouterr().out.splitlines() == told
+
+
+def test_differences_are_numbers_in_csv(capsys: pytest.CaptureFixture[str]) -> None:
+    table = rows(
+        ("what", ">difference"),
+        [("a", SignedAmount(1234.5)), ("b", SignedAmount(-2)), ("c", SignedAmount(0.0)), ("d", "=1")],
+    )
+    show({}, Format.CSV, table)
+    assert capsys.readouterr().out.splitlines()[1:] == ["a,1234.5", "b,-2", "c,0.0", "d,'=1"]
+    show({}, Format.TABLE, table)
+    told = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    assert told == [["a", "+1,234"], ["b", "-2"], ["c", "0"], ["d", "=1"]]
 
 
 @pytest.mark.parametrize("form", list(Format))
