@@ -38,6 +38,11 @@ def create(name: str, settings: Mapping[str, Scalar] | None = None) -> Planner:
     return registry.with_settings(load_planner(name), settings or {})
 
 
+def called(name: str) -> str:
+    """What a planner calls itself. Raises as `create` does."""
+    return load_planner(name).spec.name if is_own(name) else name
+
+
 def load_planner(name: str) -> Planner:
     """A planner of one's own. Raises NotFoundError when there is no such file, InputError as `planner_from` does."""
     file, _, wanted = name.rpartition(":")
@@ -81,13 +86,13 @@ def _imported(source: str, place: str) -> ModuleType:
     sys.modules[name] = module
     try:
         exec(compile(source, place, "exec"), module.__dict__)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise InputError(f"{place} cannot be imported{_line(error, place)}: {type(error).__name__}: {error}") from error
     return module
 
 
-def _line(error: Exception, place: str) -> str:
+def _line(error: BaseException, place: str) -> str:
     at = error.lineno if isinstance(error, SyntaxError) else None
     step = error.__traceback__
     while step is not None:

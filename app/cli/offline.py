@@ -15,6 +15,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -145,6 +146,17 @@ class Tuning:
             else:
                 registry.with_settings(mine, {item.name: item.value})
 
+    def check_asked(self, wish: Wish, picture: Snapshot) -> None:
+        """Raise InputError for a planner that nobody asks for this plan."""
+        chains = [policy.planners for policy in (picture.policy, *picture.policies)]
+        asked = [
+            own_planners.called(name) for name in ([wish.planner] if wish.planner else chain.from_iterable(chains))
+        ]
+        for item in self.settings:
+            if item.planner not in asked:
+                told = ", ".join(dict.fromkeys(asked))
+                raise InputError(f"--set {item.planner}.{item.name}: {item.planner} makes no plan here; asked: {told}")
+
     def made(self, planner: str, policy: Policy) -> Planner:
         """A planner of Headroom's or one's own, tuned."""
         made = own_planners.create(planner)
@@ -196,6 +208,7 @@ def plan_file(file: str, wish: Wish, showing: Showing, tuning: Tuning) -> None:
     with solving(tuning) as pool:
         clock, asking = Deadline(math.inf), _asking(pool)
         snapshot = read_snapshot(file)
+        tuning.check_asked(wish, snapshot)
         if showing.why_not is not None:
             known_question(showing.why_not, workloads_of(snapshot), [item.name for item in snapshot.gpu_types])
         memory = None if showing.memory is None else FileMemory.of(showing.memory, snapshot.cluster)
@@ -288,7 +301,7 @@ def planner_child() -> Iterator[Asking]:
 
 
 def _asking(pool: SolvePool) -> Asking:
-    return Asking(propose=pool.propose, verify=verify, reporter=SilentReporter())
+    return Asking(propose=pool.propose, verify=verify, reporter=SilentReporter(), called=own_planners.called)
 
 
 @contextmanager

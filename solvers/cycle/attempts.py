@@ -49,11 +49,14 @@ class ChosenPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asking:
-    """How planners are run and plans are verified here. `propose` raises EngineError for a planner that fails."""
+    """How planners are run and plans are verified here. `propose` raises EngineError for a planner that fails; who is
+    asked by another name than its own, such as its file's, is `called` by its own.
+    """
 
     propose: Propose
     verify: Verify
     reporter: Reporter
+    called: Callable[[str], str] = str
 
 
 def try_chain(asking: Asking, planners: Iterable[str], request: PlanRequest) -> ChosenPlan:
@@ -103,15 +106,16 @@ def _best(request: PlanRequest, sound: list[ChosenPlan]) -> ChosenPlan | None:
 
 
 def _ask(asking: Asking, planner: str, request: PlanRequest) -> tuple[Attempt, Proposal | None]:
+    own_name = asking.called(planner)
     try:
         proposal = asking.propose(planner, request)
     except EngineError as error:
         asking.reporter.event("planner.failed", planner=planner, error=error.message)
         ending = PlannerEnding.KILLED if isinstance(error, OverrunError) else PlannerEnding.FAILED
-        return Attempt(planner=planner, status="failed", error=error.message, ending=ending), None
+        return Attempt(planner=own_name, status="failed", error=error.message, ending=ending), None
     if proposal.failure is not None:
         asking.reporter.event("planner.stopped", planner=planner, error=proposal.failure)
     said = proposal.failure
     if proposal.status is ProposalStatus.NOT_APPLICABLE:
         said = said or "; ".join(str(fact.value) for reason in proposal.reasons for fact in reason.facts) or None
-    return Attempt(planner=planner, status=proposal.status.value, error=said, ending=proposal.ending), proposal
+    return Attempt(planner=own_name, status=proposal.status.value, error=said, ending=proposal.ending), proposal

@@ -81,6 +81,7 @@ def test_parameters_of_ones_own_are_as_strict_as_others() -> None:
         ("class Other: ...", "has no class Mine; it has Other"),
         ("from pathlib import Path as Mine", "has no class Mine; it has none"),
         ("\nx = 1 / 0", r"cannot be imported \(line 2\): ZeroDivisionError"),
+        ("\nraise SystemExit(3)", r"cannot be imported \(line 2\): SystemExit: 3"),
         ("def f(:", r"cannot be imported \(line 1\): SyntaxError"),
         ("class Mine: ...", "Mine has no spec"),
         ("class Mine:\n    def __init__(self, x): ...", "cannot be made without arguments"),
