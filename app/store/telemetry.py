@@ -123,6 +123,19 @@ def live_nodes(session: Session, silent_s: float) -> tuple[str, ...]:
     return tuple(session.execute(named("live_nodes"), {"silent_s": silent_s}).scalars())
 
 
+@record
+class Hearing:
+    """How many nodes ever reported, and for how long none of them has."""
+
+    nodes: int
+    unheard_s: float
+
+
+def hearing(session: Session) -> Hearing:
+    (found,) = records(session, Hearing, named("hearing"))
+    return found
+
+
 # --- Executions by minute of arrival, for learning: a row per replica and minute whatever the interval of reports.
 # Starting, failed and throttled ones come out as such
 

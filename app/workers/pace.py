@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from app.store.telemetry import Hearing
 from solvers.cycle.record import CycleRecord, HoldReason, Lane
 from solvers.domain.ids import ServiceId
 from solvers.domain.ownership import owners_of
@@ -19,6 +20,10 @@ RETRY_S = 3.0
 RETRY_S_MAX = 60.0
 """Repeated failures double the wait up to this."""
 
+MISSED = 2.0
+"""So many reports."""
+RETURN_S = 30.0
+"""How long agents that found nobody wait at most before they call again."""
 A_MOMENT_S = 0.1
 _PASSING = {HoldReason.NO_PLAN, HoldReason.STALE_DATA, HoldReason.SUPERSEDED, HoldReason.COOLDOWN}
 _OF_ALL = {HoldReason.FATAL_FINDINGS, HoldReason.SUPERSEDED, HoldReason.LEASE_LOST}
@@ -35,12 +40,13 @@ class CycleCause(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseSight:
-    """What a cheap look at the database shows: a mark of all documents, and the nodes that report, by each time after
-    which some policy calls them silent.
+    """What a cheap look at the database shows: a mark of all documents, the nodes that report, by each time after which
+    some policy calls them silent, and all that ever did.
     """
 
     intent: str
     live_nodes: tuple[tuple[str, ...], ...]
+    hearing: Hearing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +72,19 @@ def cause_of(sight: DatabaseSight, memory: CycleMemory, now_s: float) -> CycleCa
     if memory.retry_at_s is not None and now_s >= memory.retry_at_s:
         return CycleCause.RETRY
     return None
+
+
+def deaf(sight: DatabaseSight, report_interval_s: float) -> bool:
+    """Whether it is we who are away: all nodes at once have missed reports."""
+    return sight.hearing.unheard_s > MISSED * report_interval_s
+
+
+def incomplete(sight: DatabaseSight, deaf_at_s: float | None, now_s: float) -> bool:
+    """Whether some nodes are heard and others are not because we were deaf a moment ago: they fall silent one after the
+    other as their last reports age, and come back one after the other. None of them is lost for that.
+    """
+    heard = min(map(len, sight.live_nodes), default=0)
+    return deaf_at_s is not None and now_s < deaf_at_s + RETURN_S and 0 < heard < sight.hearing.nodes
 
 
 def remember(sight: DatabaseSight, records: Sequence[CycleRecord], now_s: float) -> CycleMemory:

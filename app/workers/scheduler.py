@@ -45,6 +45,8 @@ from app.workers.pace import (
     CycleMemory,
     DatabaseSight,
     cause_of,
+    deaf,
+    incomplete,
     remember,
     remember_failure,
 )
@@ -272,6 +274,8 @@ class PlannerWorker:
         # One cycle at a time, whichever loop asks for it.
         self._turn = threading.Lock()
         self._memory = NOTHING_YET
+        self._deaf_at_s: float | None = None
+        """When no node was heard last."""
         self._term: int | None = None
         """The fencing token under which the watch ran last."""
         self._scheduler = BackgroundScheduler(
@@ -421,9 +425,19 @@ class PlannerWorker:
 
     def _look(self) -> DatabaseSight:
         with self._parts.database.reading() as session:
-            return DatabaseSight(intent=telemetry.intent_mark(session), live_nodes=snapshots.nodes_heard(session))
+            sight = DatabaseSight(
+                intent=telemetry.intent_mark(session),
+                live_nodes=snapshots.nodes_heard(session),
+                hearing=telemetry.hearing(session),
+            )
+        if deaf(sight, self._parts.settings.report_interval_s):
+            self._deaf_at_s = self._parts.clock.now_s()
+        return sight
 
     def _cycle(self, leader: Leader, cause: CycleCause, sight: DatabaseSight) -> None:
+        if incomplete(sight, self._deaf_at_s, self._parts.clock.now_s()):
+            # Whoever watches looks again in a moment.
+            return
         # While a cycle runs, whatever else is noticed is left to it or to the next look.
         if not self._turn.acquire(blocking=cause is CycleCause.PLACE):
             return

@@ -105,3 +105,8 @@ SELECT kind, project, name, done, evictions FROM job_progress ORDER BY kind, pro
 -- name: live_nodes
 -- Nodes that reported of late.
 SELECT node_id FROM node_states WHERE last_report_at > now() - make_interval(secs => :silent_s) ORDER BY node_id
+
+-- name: hearing
+-- How many nodes ever reported, and for how long none of them has.
+SELECT count(*) AS nodes, coalesce(extract(epoch FROM now() - max(last_report_at)), 0)::float8 AS unheard_s
+FROM node_states WHERE last_report_at IS NOT NULL AND revoked_at IS NULL

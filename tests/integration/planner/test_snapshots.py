@@ -15,7 +15,7 @@ from app import kinds
 from app.services.planning import snapshots
 from app.services.planning.planning import Planning
 from app.services.planning.snapshots import StoreObserver, read_snapshot
-from app.store import documents, nodes, profiles
+from app.store import documents, nodes, profiles, telemetry
 from app.store.engine import Database
 from solvers.domain.codec import digest
 from solvers.domain.ids import ClusterName, NodeId, PolicyName, ReplicaId
@@ -108,6 +108,20 @@ def test_nodes_are_live_as_each_policy_sees_it(world: World) -> None:
     world.declare(replace(POLICY, name=PolicyName("edge"), pool=Pool(nodes=(NodeId("b"),)), device_silent_after_s=30.0))
     world.rows("UPDATE node_states SET last_report_at = now() - interval '1 minute' WHERE node_id = 'b' RETURNING 1")
     assert world.database.read(snapshots.nodes_heard) == (("a",), ("a", "b"))
+
+
+def test_how_long_nobody_was_heard_is_told_of_all_nodes_that_ever_reported(world: World) -> None:
+    assert world.database.read(telemetry.hearing) == telemetry.Hearing(nodes=0, unheard_s=0.0)
+    world.build()
+    world.rows("UPDATE node_states SET last_report_at = now() - interval '1 hour' WHERE node_id = 'a' RETURNING 1")
+    world.rows("UPDATE node_states SET last_report_at = now() - interval '1 minute' WHERE node_id = 'b' RETURNING 1")
+    found = world.database.read(telemetry.hearing)
+    assert found.nodes == 2
+    assert 60.0 <= found.unheard_s < 3600.0
+    world.rows("UPDATE node_states SET revoked_at = now() WHERE node_id = 'b' RETURNING 1")
+    revoked = world.database.read(telemetry.hearing)
+    assert revoked.nodes == 1
+    assert revoked.unheard_s >= 3600.0
 
 
 def test_demand_is_observed_where_an_edge_counts_it_and_declared_elsewhere(world: World) -> None:

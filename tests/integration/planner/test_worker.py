@@ -102,6 +102,7 @@ def test_changed_documents_and_a_new_node_are_planned_promptly(world: World, sta
     world.declare(service("labels", rate_rps=150.0))
     wait_until(lambda: generation(world) == 2, "the changed service is planned")
     before = settled(world)
+    world.report("a")
     world.rows("UPDATE node_states SET last_report_at = now() - interval '1 day' WHERE node_id = 'b' RETURNING 1")
     wait_until(lambda: cycles_closed(world) > before, "a lost node is noticed")
     before = settled(world)
@@ -136,6 +137,27 @@ def test_who_waits_to_lead_has_looked_already_and_written_nothing(world: World, 
     wait_until(lambda: completion._kept is not None, "it holds what is believed")
     assert second._leader() is None
     assert cycles_closed(world) == closed
+
+
+def test_nodes_that_come_back_to_us_one_after_the_other_are_not_lost(world: World, start: Start) -> None:
+    world.build()
+    worker = start()
+    wait_until(lambda: generation(world) == 1, "the first plan")
+    leader = worker._leader()
+    assert leader is not None
+    before = settled(world)
+    world.rows("UPDATE node_states SET last_report_at = now() - interval '1 day' RETURNING 1")
+    wait_until(lambda: cycles_closed(world) > before, "it is noticed that nobody is heard")
+    before = settled(world)
+    world.report("a")
+    for _ in range(3):
+        worker._watch(leader)
+        worker._place(leader)
+    assert settled(world) == before
+    world.report("b")
+    worker._place(leader)
+    assert settled(world) > before
+    assert generation(world) == 1
 
 
 def test_nothing_new_causes_no_cycle(world: World, start: Start) -> None:

@@ -6,13 +6,17 @@ from dataclasses import replace
 
 import pytest
 
+from app.store.telemetry import Hearing
 from app.workers.pace import (
     NOTHING_YET,
     RETRY_S,
     RETRY_S_MAX,
+    RETURN_S,
     CycleCause,
     DatabaseSight,
     cause_of,
+    deaf,
+    incomplete,
     remember,
     remember_failure,
 )
@@ -27,7 +31,7 @@ from solvers.planners.base import Budget
 from tests.builders import demand
 from tests.unit.app.services.whatif.small_fleet import POLICY, assignment, service, snapshot
 
-SIGHT = DatabaseSight(intent="services 1/7", live_nodes=(("a", "b"),))
+SIGHT = DatabaseSight(intent="services 1/7", live_nodes=(("a", "b"),), hearing=Hearing(nodes=2, unheard_s=1.0))
 LABELS = ServiceId("vision/labels")
 
 
@@ -56,6 +60,28 @@ def record_of(
 
 def held(*reasons: HoldReason) -> Decision:
     return Decision(promote=False, reasons=reasons)
+
+
+@pytest.mark.parametrize(("unheard_s", "found"), [(0.0, False), (10.0, False), (10.1, True), (900.0, True)])
+def test_we_are_deaf_once_all_nodes_have_missed_reports(unheard_s: float, found: bool) -> None:
+    assert deaf(replace(SIGHT, hearing=Hearing(nodes=2, unheard_s=unheard_s)), 5.0) is found
+
+
+@pytest.mark.parametrize(
+    ("live", "deaf_at_s", "found"),
+    [
+        (("a",), None, False),  # one is lost while the other is heard
+        (("a",), 100.0, True),
+        (("a",), 100.0 - RETURN_S, False),  # it did not come back
+        (("a", "b"), 100.0, False),
+        ((), 100.0, False),  # nobody is heard: the gate's to hold
+    ],
+)
+def test_who_is_not_heard_yet_after_we_were_deaf_is_waited_for(
+    live: tuple[str, ...], deaf_at_s: float | None, found: bool
+) -> None:
+    for live_nodes in ((live,), (live, ("a", "b"))):
+        assert incomplete(replace(SIGHT, live_nodes=live_nodes), deaf_at_s, 100.0) is found
 
 
 def test_the_first_sight_is_news() -> None:
