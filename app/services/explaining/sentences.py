@@ -229,16 +229,16 @@ def _words(name: str) -> str:
 
 
 _PRICES: Mapping[Resource, tuple[str, float]] = {
-    Resource.GPU: ("one more GPU of type {subject} would save up to {usd}", 1.0),
-    Resource.POWER_W: ("10 W more under the cap {subject} would save up to {usd}", 10.0),
-    Resource.MEMORY_GIB: ("1 GiB more on every {subject} in use would save up to {usd}", 1.0),
-    Resource.LATENCY_MS: ("10 ms more in the SLO of {subject} would save up to {usd}", 10.0),
-    Resource.RATE_RPS: ("one request/s less of {subject} would save up to {usd}", 1.0),
-    Resource.QUOTA_GPU: ("one GPU more in the quota of {subject} would save up to {usd}", 1.0),
-    Resource.REPLICA: ("one replica more allowed to {subject} would save up to {usd}", 1.0),
-    Resource.REPLICA_LEAST: ("one replica fewer that {subject} must have would save up to {usd}", 1.0),
-    Resource.BUDGET_USD: ("$1/h more in the budget of {subject} would save up to {usd}", 1.0),
-    Resource.GPU_TYPE: ("{subject} among the types allowed would save up to {usd}", 1.0),
+    Resource.GPU: ("one more GPU of type {subject} would save {usd} at shadow prices", 1.0),
+    Resource.POWER_W: ("10 W more under the cap {subject} would save {usd} at shadow prices", 10.0),
+    Resource.MEMORY_GIB: ("1 GiB more on every {subject} in use would save {usd} at shadow prices", 1.0),
+    Resource.LATENCY_MS: ("10 ms more in the SLO of {subject} would save {usd} at shadow prices", 10.0),
+    Resource.RATE_RPS: ("one request/s less of {subject} would save {usd} at shadow prices", 1.0),
+    Resource.QUOTA_GPU: ("one GPU more in the quota of {subject} would save {usd} at shadow prices", 1.0),
+    Resource.REPLICA: ("one replica more allowed to {subject} would save {usd} at shadow prices", 1.0),
+    Resource.REPLICA_LEAST: ("one replica fewer that {subject} must have would save {usd} at shadow prices", 1.0),
+    Resource.BUDGET_USD: ("$1/h more in the budget of {subject} would save {usd} at shadow prices", 1.0),
+    Resource.GPU_TYPE: ("{subject} among the types allowed would save {usd} at shadow prices", 1.0),
 }
 
 _RELAXATIONS: Mapping[Resource, str] = {
@@ -260,7 +260,7 @@ def price_sentence(price: ShadowPrice) -> str:
     template, units = _PRICES[price.resource]
     if not price.binding:
         return f"{_nothing(price)} does not bind."
-    text = template.format(subject=price.subject, usd=f"${_number(price.usd_per_h * units)}/h")
+    text = template.format(subject=price.subject, usd=f"${_number(float(f'{price.usd_per_h * units:.3g}'))}/h")
     return f"{text[0].upper()}{text[1:]}." if price.resource is not Resource.GPU_TYPE else f"{text}."
 
 
