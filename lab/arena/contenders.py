@@ -17,7 +17,9 @@ from app.own_planners import is_own, planner_from, source_of
 from lab.benches.packing.bench import RULES
 from lab.benches.tasks.schedulers import SCHEDULERS
 from lab.outcome import RunContender, TuningSetting
+from lab.world.world import policy_of
 from solvers.control import controllers
+from solvers.domain.policy import DEFAULT_POLICY, Policy
 from solvers.domain.value import value
 from solvers.errors import FieldError, InputError
 from solvers.planners import registry
@@ -62,6 +64,11 @@ class OwnPlanner:
         file, _, class_name = self.name.rpartition(":")
         plain = re.sub(r"[^a-z0-9._-]", "-", f"{file.removesuffix('.py')}.{class_name}".lower())
         return f"own.{plain.strip('-._')[:50].strip('-._')}"
+
+    @property
+    def own_name(self) -> str:
+        """As it calls itself: `my-policy`."""
+        return self.planner().spec.name
 
     def planner(self) -> Planner:
         """One such planner. Raises InputError."""
@@ -124,9 +131,13 @@ def tuned_entries(
             raise InputError(f"{text!r} is no setting; write {form}")
         wanted.setdefault(name, []).append(replace(said, name=parameter))
     fields = tuple(sorted((_field(text) for text in policy), key=lambda item: item.name))
+    try:
+        policy_of(Policy(name=DEFAULT_POLICY), RunContender(label="anybody", planners=("greedy",), policy=fields))
+    except FieldError as error:
+        raise InputError(f"--policy: {error.message}") from None
     made = tuple(_tuned(entry, wanted, fields) for entry in entries)
     known = {name for entry in entries for name in (entry.contender.label, entry.contender.planners[0])}
-    known |= {item.name for entry in entries for item in entry.own}
+    known |= {name for entry in entries for item in entry.own for name in (item.name, item.own_name)}
     for name in wanted:
         if name not in known:
             raise InputError(f"nobody here is called {name}; contenders are {', '.join(sorted(known))}")
@@ -140,7 +151,8 @@ def tuned_entries(
 def _tuned(
     entry: ContenderEntry, wanted: Mapping[str, list[TuningSetting]], policy: tuple[TuningSetting, ...]
 ) -> ContenderEntry:
-    own = (item.name for item in entry.own if item.plain_name == entry.contender.planners[0])
+    mine = [item for item in entry.own if item.plain_name == entry.contender.planners[0]]
+    own = (name for item in mine for name in (item.name, item.own_name))
     names = dict.fromkeys((entry.contender.planners[0], *own, entry.contender.label))
     by_name = {item.name: item for name in names for item in wanted.get(name, [])}
     settings = tuple(by_name[name] for name in sorted(by_name))

@@ -37,7 +37,7 @@ from solvers.domain.codec import bytes_digest, digest
 from solvers.domain.evidence import Reporter
 from solvers.domain.plan import Proposal, ProposalStatus
 from solvers.domain.value import value
-from solvers.errors import EngineError, HeadroomError, InputError, InvariantError
+from solvers.errors import EngineError, HeadroomError, InputError, InvariantError, did_you_mean
 from solvers.planners import registry
 from solvers.planners.base import Planner, PlannerSpec, PlanRequest, Thought
 from solvers.version import VERSION
@@ -302,7 +302,7 @@ def run_task(task: RunTask, hear: ProgressListener) -> Finished:
         outcome = bench.run(task.entry.contender, task.seed, planners, hear)
         if planners.broken is not None:
             raise EngineError(planners.broken)
-        _check(task, outcome)
+        _check(task, about, outcome)
     except Exception as caught:  # noqa: BLE001 - one run's failure is recorded, and the others go on
         outcome, error = None, _sentence(caught)
         trace = traceback.format_exc()
@@ -329,12 +329,16 @@ def _unknown(task: RunTask) -> About:
     return About(name=task.scenario, title=task.scenario, kind="unknown", goal="-", better=Better.NEITHER)
 
 
-def _check(task: RunTask, outcome: RunOutcome) -> None:
+def _check(task: RunTask, about: About, outcome: RunOutcome) -> None:
     told = (outcome.scenario, outcome.contender, outcome.seed)
     wanted = (task.scenario, task.entry.contender.label, task.seed)
     if told != wanted:
         raise InvariantError(f"asked for the run {wanted}, got {told}")
     check_outcome(outcome)
+    names = [metric.name for metric in outcome.metrics]
+    for role, name in (("goal", about.goal), ("guard", about.guard)):
+        if name is not None and name not in names:
+            raise InputError(f"{role}: there is no metric {name}{did_you_mean(name, names)}")
     plans = [event.text for event in outcome.deeds if event.kind in ("hold", "promotion")]
     if plans and all(text.startswith("fatal_findings") for text in plans):
         raise EngineError(f"every plan was refuted: {plans[0]}")

@@ -8,7 +8,7 @@ among those whose guard (usually violations) is shown to be no worse than the re
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from functools import cache
@@ -16,7 +16,7 @@ from functools import cache
 import numpy as np
 
 from lab.arena.running import RunRecord
-from lab.outcome import About, Better
+from lab.outcome import About, Better, RunContender
 from solvers.domain.arrays import Floats
 from solvers.domain.value import value
 from solvers.errors import InputError
@@ -112,15 +112,20 @@ class Comparison:
     unshared: tuple[int, ...] = ()
 
 
+def check_reference(reference: str | None, contenders: Iterable[RunContender]) -> None:
+    """Raise InputError for a reference that none of them is."""
+    labels = {contender.label for contender in contenders}
+    if reference is not None and reference not in labels:
+        raise InputError(f"no run of {reference!r} is here; contenders are {', '.join(sorted(labels))}")
+
+
 Values = Mapping[str, Mapping[str, Mapping[int, float]]]
 """By contender, metric and seed."""
 
 
 def comparisons(records: Sequence[RunRecord], reference: str | None = None) -> tuple[Comparison, ...]:
     """A comparison for each scenario, by name. Raises InputError for a reference that ran nowhere."""
-    labels = {record.contender.label for record in records}
-    if reference is not None and reference not in labels:
-        raise InputError(f"no run of {reference!r} is here; contenders are {', '.join(sorted(labels))}")
+    check_reference(reference, [record.contender for record in records])
     names = sorted({record.scenario for record in records})
     made = (compare([record for record in records if record.scenario == name], reference) for name in names)
     return tuple(each for each in made if each is not None)
@@ -162,6 +167,8 @@ def caution(seeds: int) -> str | None:
     """What few seeds are worth, in words; None where they are enough."""
     if seeds >= SEEDS_ENOUGH:
         return None
+    if not seeds:
+        return "nothing is compared: under no seed did everybody run"
     return (
         "a single seed shows nothing: run 10 or more"
         if seeds == 1

@@ -55,7 +55,11 @@ class ResultFolder:
         self.folder = folder
 
     def want(self, tasks: Sequence[RunTask]) -> None:
-        """Add runs to those that belong here; what they contradict is left out from now on."""
+        """Add runs to those that belong here; what they contradict is left out from now on. Raises InputError where no
+        folder can be.
+        """
+        if self.folder.exists() and not self.folder.is_dir():
+            raise InputError(f"{self.folder}: this is no folder")
         new = [mirrored(WantedRun, task, contender=task.entry.contender.label) for task in tasks]
         sources = {item.scenario: (item.scenario_digest, item.software) for item in new}
         kept = [
@@ -86,10 +90,13 @@ class ResultFolder:
         """What belongs here and is finished, by scenario, contender and seed. Raises InputError for a folder without
         results.
         """
-        wanted = self._wanted()
-        if not wanted:
+        if not self._wanted():
             raise InputError(f"{self.folder} holds no results of the arena")
-        found = (self._read(item.key) for item in wanted)
+        return self.found()
+
+    def found(self) -> tuple[RunRecord, ...]:
+        """The same; nothing of a folder without results."""
+        found = (self._read(item.key) for item in self._wanted())
         return tuple(record for record in found if record is not None)
 
     def lacking(self) -> int:

@@ -220,8 +220,8 @@ class Bars:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
         self._bars: Progress = Progress(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-            console=Console(stderr=True, highlight=False), transient=False,
+            TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+            console=Console(stderr=True, highlight=False, markup=False, emoji=False), transient=False,
         )  # fmt: skip
         self._all = self._bars.add_task("runs", total=total)
         self._under_way: dict[str, TaskID] = {}

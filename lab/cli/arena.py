@@ -120,6 +120,7 @@ def run(
 ) -> None:
     """Run every contender on every scenario under every seed; resumes where it was left."""
     from lab.arena.running import RunOrder, tasks_of
+    from lab.arena.stats import check_reference
     from lab.arena.store import ResultFolder
 
     paths = scenario_paths(scenarios)
@@ -128,6 +129,8 @@ def run(
     if not tasks:
         raise InputError("name contenders with --planners: these scenarios propose none")
     folder = ResultFolder(out)
+    ran = [record.contender for record in folder.found()]
+    check_reference(reference, [*(task.entry.contender for task in tasks), *ran])
     folder.want(tasks)
     _run_all(tasks if fresh else folder.missing(tasks), folder, engine, jobs)
     write_results(folder, reference)
@@ -202,7 +205,12 @@ def list_(data: Data = DATA, output: Output = Format.TABLE) -> None:
             unread[path.stem] = " ".join(str(error).split())
     answer = {"scenarios": [to_plain(about) for about in found], "unread": unread, "contenders": contender_names()}
     lines = [f"{name}: cannot be read here: {why}" for name, why in sorted(unread.items())]
-    show(answer, output, [about_table(found), *lines, f"contenders: {', '.join(contender_names())}"])
+    names = output is Format.NAME
+    show(
+        answer["scenarios"] if names else answer,
+        output,
+        [about_table(found), *lines, f"contenders: {', '.join(contender_names())}"],
+    )
 
 
 def built_in() -> list[Path]:
@@ -224,6 +232,8 @@ def scenario_paths(names: Sequence[str]) -> tuple[Path, ...]:
             if name not in known:
                 raise NotFoundError(f"there is no file and no scenario {name}; known are {', '.join(known) or 'none'}")
             found.append(known[name])
+    if not found:
+        raise NotFoundError(f"there is no scenario in {', '.join(names)}: no file there ends with .yaml")
     return tuple(dict.fromkeys(path.resolve() for path in found))
 
 
@@ -412,25 +422,16 @@ def standing_tables(found: Sequence[RivalPlace], by_family: Sequence[FamilyPlace
 def about_table(found: Iterable[About]) -> Any:
     """Scenarios as a list."""
     lines = [
-        (
-            item.name,
-            item.kind,
-            f"{item.goal} ({item.better.value})",
-            item.guard,
-            item.seeds,
-            ", ".join(item.planners),
-            item.title,
-        )
-        for item in found
-    ]
+        (each.name, each.kind, f"{each.goal} ({each.better.value})", each.guard, each.seeds, ", ".join(each.planners),
+         each.title) for each in found
+    ]  # fmt: skip
     return rows(("scenario", "kind", "goal", "guard", ">seeds", "contenders", "what it is"), lines)
 
 
 def outcome_tables(about: About, outcome: RunOutcome) -> list[Any]:
     """One run in numbers."""
-    metrics = [
-        (item.name, item.value, item.better.value) for item in sorted(outcome.metrics, key=lambda item: item.name)
-    ]
+    told = sorted(outcome.metrics, key=lambda item: item.name)
+    metrics = [(item.name, item.value, item.better.value) for item in told]
     parts: list[Any] = [
         f"{about.title}: {outcome.contender}, seed {outcome.seed}",
         rows(("metric", ">value", "good is"), metrics),

@@ -90,6 +90,25 @@ def test_what_cannot_be_set_is_refused(setting: str, said: str) -> None:
         tuned_entries([entry_of("hetsev")], [setting], [])
 
 
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        ("nothing=1", "--policy: a policy has no field nothing"),
+        ("utilisation_max=9", "--policy: utilisation_max must lie between 0.05 and 0.99, got 9.0"),
+    ],
+)
+def test_what_a_policy_cannot_have_is_refused_before_anybody_runs(field: str, said: str) -> None:
+    with pytest.raises(InputError) as raised:
+        tuned_entries([entry_of("hetsev")], [], [field])
+    assert raised.value.message == said
+
+
+def test_ones_own_planner_is_tuned_by_what_it_calls_itself() -> None:
+    own = entry_of(f"{Path(__file__).parents[4]}/examples/my_policy.py:MyPlanner")
+    (made,) = tuned_entries([own], ["my-policy.headroom=1.3"], [])
+    assert made.contender.label == "my_policy.py:MyPlanner(headroom=1.3)"
+
+
 def test_two_contenders_may_not_share_a_label() -> None:
     with pytest.raises(InputError, match="two contenders are called hetsev"):
         tuned_entries([entry_of("hetsev"), entry_of(" hetsev")], [], [])

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from lab.arena.contenders import entry_of, tuned_entries
-from lab.arena.running import deciding, failed, run_task, software
+from lab.arena.running import deciding, failed, load_bench, run_task, software
 from solvers.errors import InputError
-from tests.unit.lab.arena.fake import scenario, tasks
+from tests.unit.lab.arena.fake import FakeBench, scenario, tasks
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -74,6 +74,16 @@ def test_a_failure_is_recorded_with_its_reason(tmp_path: Path) -> None:
     assert finished.record.error == "hetsev cannot run here"
     assert "EngineError" in finished.traceback
     assert failed(task, "gone").record.key == finished.record.key
+
+
+@pytest.mark.parametrize("role", ["goal", "guard"])
+def test_a_metric_that_nobody_tells_decides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: str) -> None:
+    (task,) = tasks([scenario(tmp_path, "one")], ["hetsev"], seeds=1)
+    about = load_bench(task.path, task.data, task.loader).about
+    wrong = replace(about, goal="cost_us") if role == "goal" else replace(about, guard="cost_us")
+    monkeypatch.setattr(FakeBench, "about", wrong)
+    record = run_task(task, ignore).record
+    assert (record.outcome, record.error) == (None, f"{role}: there is no metric cost_us; did you mean cost_usd?")
 
 
 def test_an_outcome_of_another_run_is_a_failure(tmp_path: Path) -> None:

@@ -124,6 +124,7 @@ def test_few_seeds_are_warned_of() -> None:
     assert caution(1) == "a single seed shows nothing: run 10 or more"
     assert caution(9) == "9 seeds tell large differences only: run 10 or more"
     assert caution(10) is None
+    assert caution(0) == "nothing is compared: under no seed did everybody run"
 
 
 def test_few_pairs_and_steady_ones_are_not_tested() -> None:

@@ -118,6 +118,7 @@ def test_an_interruption_keeps_what_is_finished(
         (("--planner", "gone.py:Mine"), Exit.NOT_FOUND, "there is no file gone.py"),
         (("--planners", "hetsev", "--reference", "nobody"), Exit.USAGE, "no run of 'nobody'"),
         (("--planners", ","), Exit.USAGE, "name contenders with --planners"),
+        (("--out", __file__), Exit.USAGE, f"{__file__}: this is no folder"),
     ],
 )
 def test_what_cannot_be_run_is_one_line(
@@ -125,7 +126,8 @@ def test_what_cannot_be_run_is_one_line(
 ) -> None:
     said = headroom(*run_of(scenario(tmp_path, "one"), out=out), *options)
     assert said.status == status
-    assert words in said.err.splitlines()[-1]
+    assert words in said.err
+    assert len(said.err.splitlines()) == 1, "it is told before anything runs"
 
 
 def test_unknown_scenarios_name_the_known(out: Path, headroom: Headroom) -> None:
@@ -219,7 +221,10 @@ def test_held_out_seeds_are_run_from_where_one_says(tmp_path: Path, out: Path, h
 def test_folders_hold_scenarios(tmp_path: Path, headroom: Headroom) -> None:
     folder = tmp_path / "some"
     folder.mkdir()
-    assert [path.stem for path in arena.scenario_paths([str(folder), str(scenario(folder, "one"))])] == ["one"]
+    empty = headroom("arena", "run", str(folder))
+    assert (empty.status, empty.out) == (Exit.NOT_FOUND, "")
+    assert empty.err.startswith(f"headroom: there is no scenario in {folder}")
+    assert [path.stem for path in arena.scenario_paths([str(scenario(folder, "one")), str(folder)])] == ["one"]
 
 
 def test_the_list_names_scenarios_and_contenders(
@@ -232,6 +237,7 @@ def test_the_list_names_scenarios_and_contenders(
     assert [item["name"] for item in said.json["scenarios"]] == ["one"]
     assert "no kind nothing" in said.json["unread"]["broken"]
     assert {"headroom", "hetsev", "morak"} <= set(said.json["contenders"])
+    assert headroom("arena", "list", "-o", "name").out == "one\n"
     table = headroom("arena", "list").out
     assert "broken: cannot be read here: " in table
     assert "A fake called one" in table
