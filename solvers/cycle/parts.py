@@ -25,6 +25,7 @@ from solvers.domain.snapshot import Snapshot
 from solvers.errors import EngineError
 from solvers.models.worth import cost_by_device
 from solvers.planners.base import Budget, PlanRequest
+from solvers.planners.chain import SPEC as KEEP
 from solvers.planners.chain import KeepTarget
 from solvers.planners.joint.certificate import certified
 from solvers.problems.fleet import open_fleet
@@ -247,7 +248,9 @@ def _arrived(chosen: ChosenPlan) -> ChosenPlan:
 
 
 def try_parts(asking: Asking, request: PlanRequest, course: Course) -> Together:
-    """One plan of all policies' plans; none where nobody had any. Refuted plans of a part are in its attempts only."""
+    """One plan of all policies' plans; none where nobody had any, except of what stands, whatever is wrong with that.
+    Refuted plans of a part are in its attempts only.
+    """
     attempts: list[Attempt] = []
     decisions: list[tuple[PolicyName, Decision]] = []
     division = Division(request.snapshot, request.movable, course.budget)
@@ -262,7 +265,7 @@ def try_parts(asking: Asking, request: PlanRequest, course: Course) -> Together:
             decisions.append((policy.name, decision))
         division.settle(part, item.plan)
         settled.append(item)
-    if attempts and not sound:
+    if attempts and not sound and course.planners != (KEEP.name,):
         return Together(chosen=ChosenPlan(tuple(attempts)), decisions=tuple(decisions))
     found = whole_plan(asking, request, tuple(settled))
     return Together(chosen=replace(found, attempts=tuple(attempts)), decisions=tuple(decisions))

@@ -12,9 +12,12 @@ from app.store.plans import PlanState
 from solvers.cycle.record import Lane
 from solvers.domain.change import Target
 from solvers.domain.device import Device
-from solvers.domain.evidence import SilentReporter
+from solvers.domain.evidence import FindingCode, SilentReporter
+from solvers.domain.ids import Generation, NodeId, PolicyName
 from solvers.domain.plan import DeviceSetting, Plan
+from solvers.domain.policy import Pool
 from solvers.domain.snapshot import Snapshot
+from solvers.domain.workload import ServiceMode
 from solvers.planners import registry
 from tests import builders
 
@@ -56,6 +59,18 @@ def test_a_device_that_may_not_be_used_refuses_both() -> None:
     review = Review(replace(picture, devices=tuple(map(drained, picture.devices))), plan, Lane.APPROVE)
     assert review.unsound
     assert set(review.unsound) <= set(review.blocked)
+
+
+def test_what_stands_is_judged_while_no_policy_has_a_usable_device() -> None:
+    picture, plan = stored()
+    edge = builders.policy(name=PolicyName("edge"), pool=Pool(nodes=(NodeId("c"),)))
+    silent = tuple(replace(item, age_s=900.0) for item in picture.node_statuses)
+    target = Target(generation=Generation(1), assignments=plan.assignments, settings=plan.settings)
+    works = tuple(replace(item, mode=ServiceMode.APPROVE) for item in picture.services)
+    away = replace(picture, services=works, policies=(edge,), node_statuses=silent, target=target)
+    review = Review(away, plan, Lane.APPROVE)
+    assert review.before.plan.assignments == plan.assignments
+    assert [item.code for item in review.after.chosen.findings] == [FindingCode.DEVICE_SILENT]
 
 
 def test_what_whoever_decides_should_know_by_now() -> None:
