@@ -15,7 +15,7 @@ from app.cli.files import STANDARD, check_target, decode, read_plain, write_valu
 from app.cli.options import Server, Token, connect
 from app.cli.output import CommandError, Exit, Format, Output, rows, show, standard_output_to_error
 from app.cli.planning import LaneOption
-from app.cli.tables import finding_lines
+from app.cli.tables import finding_lines, finding_table
 from headroom_client import Client
 from solvers.errors import InputError
 
@@ -84,11 +84,9 @@ def verify(
     from solvers.verify.checks import verify as find
 
     findings = find(subject.snapshot, subject.plan, moved_by(subject.plan, subject.snapshot, subject.movable))
-    show(
-        [to_plain(finding) for finding in findings],
-        output,
-        [*_mismatch(subject), *finding_lines(findings)] or ["nothing is wrong with this plan"],
-    )
+    lines = [*_mismatch(subject), *finding_lines(findings)] or ["nothing is wrong with this plan"]
+    found = [to_plain(finding) for finding in findings]
+    show(found, output, lines if output.is_for_people else finding_table(findings))
     fatal = sum(finding.severity.value == "fatal" for finding in findings)
     if fatal:
         raise CommandError(f"{fatal} fatal finding{'s' if fatal > 1 else ''}", Exit.FOUND_WRONG)
@@ -107,12 +105,16 @@ def _chosen_files(*named: str | None) -> tuple[str, str] | None:
     """Plan and snapshot, by place or by option; None when neither way names two files."""
     plan_file, snapshot_file, plan_name, snapshot = named
     if plan_file is not None and snapshot_file is not None and plan_name is None and snapshot is None:
-        return plan_file, snapshot_file
-    if plan_file is None and snapshot_file is None and plan_name is not None and snapshot is not None:
-        return plan_name, snapshot
-    if plan_file is not None or snapshot_file is not None or snapshot is not None:
+        chosen = plan_file, snapshot_file
+    elif plan_file is None and snapshot_file is None and plan_name is not None and snapshot is not None:
+        chosen = plan_name, snapshot
+    elif plan_file is not None or snapshot_file is not None or snapshot is not None:
         raise InputError("name both files: --snapshot S.json --plan P.json")
-    return None
+    else:
+        return None
+    if chosen == (STANDARD, STANDARD):
+        raise InputError("standard input can be the plan or the snapshot, not both")
+    return chosen
 
 
 def replay(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -268,13 +269,18 @@ def _parts(text: str) -> Iterator[tuple[int, str]]:
         yield start, "".join((header, *lines[start:]))
 
 
+_ROW = re.compile(r"\brow:(\d+)\b")
+
+
 def _name_faults(file: str, lines_before: int, faults: Iterable[tuple[str, str]]) -> None:
+    def place(row: re.Match[str]) -> str:
+        # The header stands above every part, so only the rows below it move.
+        return f"{file}:{int(row[1]) + (lines_before if row[1] != '1' else 0)}"
+
     for pointer, detail in faults:
-        row, _, column = pointer.removeprefix("row:").partition("/")
+        row, _, column = pointer.partition("/")
         if pointer.startswith("row:"):
-            # The header stands above every part, so only the rows below it move.
-            line = int(row) + (lines_before if row != "1" else 0)
-            parts = [f"{file}:{line}", column, detail]
+            parts = [_ROW.sub(place, row), column, _ROW.sub(place, detail)]
         else:
             parts = [file, pointer, detail]
         typer.echo(": ".join(part for part in parts if part), err=True)

@@ -16,6 +16,7 @@ from typer.core import TyperCommand
 
 from app import kinds
 from app.cli.declare import Files
+from app.cli.files import STANDARD
 from app.cli.options import (
     DATA,
     Data,
@@ -383,8 +384,8 @@ def simulate(
         typer.Option("--advise", min=0, max=8, metavar="[N]", help="Which GPU types to add next: try the N best."),
     ] = 0,
     devices: Annotated[
-        int, typer.Option("--devices", min=1, max=1000, help="With --advise: so many more of a type.")
-    ] = 1,
+        int | None, typer.Option("--devices", min=1, max=1000, help="With --advise: so many more of a type. Default: 1")
+    ] = None,
     lane: Annotated[LaneOption, typer.Option(help="Whose services may move.")] = LaneOption.ACT,
     planner: PlannerName = None,
     deadline_s: DeadlineS = None,
@@ -398,16 +399,20 @@ def simulate(
     With --scenario: run one contender through a simulated scenario and print its numbers.
     """
     if scenario is not None:
-        if files or snapshot is not None or advise:
+        if files or snapshot is not None or advise or devices is not None:
             raise InputError("--scenario stands alone: it takes neither files of changes, nor a snapshot, nor --advise")
         policy = {"deadline_s": deadline_s, "work_units": work_units}
         fields = tuple(f"{name}={item}" for name, item in policy.items() if item is not None)
         run_scenario = plugged("scenario")
         run_scenario(output, scenario=scenario, planner=planner, seed=seed or 0, data=data, policy=fields)
         return
-    question: Document = {"lane": lane.value, "advise": advise, "devices": devices}
+    if devices is not None and not advise:
+        raise InputError("--devices goes with --advise")
+    question: Document = {"lane": lane.value, "advise": advise, "devices": devices or 1}
     wish = {"planner": planner, "deadline_s": deadline_s, "work_units": work_units, "seed": seed}
     question |= {name: item for name, item in wish.items() if item is not None}
+    if snapshot == STANDARD and STANDARD in (files or []):
+        raise InputError("standard input can be the snapshot or the changes, not both")
     if files:
         question["changes"] = read_changes(files)
     if not files and not advise:

@@ -159,11 +159,26 @@ def forced_line(item: Document) -> str:
 
 def finding_lines(findings: Iterable[Finding]) -> list[str]:
     """One line for each finding, the fatal ones first."""
+    return [f"{severity}: {code}: {', '.join(filter(None, told))}" for severity, code, *told in _found(findings)]
+
+
+def finding_table(findings: Iterable[Finding]) -> Any:
+    """The same, for programs."""
+    return rows(("severity", "code", "subject", "facts"), _found(findings))
+
+
+def _found(findings: Iterable[Finding]) -> list[tuple[str, str, str, str]]:
     return [
-        f"{item.severity.value}: {item.code.value}: {item.subject}"
-        + "".join(f", {fact.name} {word(fact.value)}" for fact in item.facts)
+        (item.severity.value, item.code.value, str(item.subject), ", ".join(_fact_words(item)))
         for item in sorted(findings, key=lambda item: item.severity.value != "fatal")
     ]
+
+
+def _fact_words(finding: Finding) -> list[str]:
+    """Facts in few digits, unless two that differ would read the same."""
+    short = [word(fact.value) for fact in finding.facts]
+    same = len(set(short)) < len({fact.value for fact in finding.facts})
+    return [f"{fact.name} {fact.value if same else text}" for fact, text in zip(finding.facts, short, strict=True)]
 
 
 def unique(workload: str, known: Collection[str]) -> str:

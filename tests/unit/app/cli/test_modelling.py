@@ -534,7 +534,7 @@ def test_doubtful_rows_of_a_server_are_named(api: Api, headroom: Headroom, sheet
     doubt = {"pointer": "row:4", "code": "value-doubtful", "detail": "1 ms here and 9 ms at row:2"}
     api.answers["POST /v1/profiles"] = {**DONE, "doubtful": [doubt]}
     said = headroom("profiles", "import", str(sheet))
-    assert (said.status, said.err) == (Exit.OK, f"{sheet}:4: doubtful: 1 ms here and 9 ms at row:2\n")
+    assert (said.status, said.err) == (Exit.OK, f"{sheet}:4: doubtful: 1 ms here and 9 ms at {sheet}:2\n")
 
 
 def test_faults_of_lists_keep_their_pointers(api: Api, headroom: Headroom, tmp_path: Path) -> None:

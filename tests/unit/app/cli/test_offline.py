@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -107,6 +108,15 @@ def test_a_refuted_plan_is_named_line_by_line(files: Path, headroom: Headroom) -
     assert any(line.startswith("fatal: memory_exceeded: ") for line in said.out.splitlines())
     positional = headroom("verify", f"{files}/p.json", f"{files}/s.json")
     assert (positional.status, positional.out) == (said.status, said.out)
+    table = headroom("verify", f"{files}/p.json", f"{files}/s.json", "-o", "csv").out.splitlines()
+    assert table[0] == "severity,code,subject,facts"
+    assert any(line.startswith("fatal,memory_exceeded,") for line in table[1:])
+    plain["assignments"][0]["memory_mib_limit"] = 2000
+    plain["objective"]["cost_usd_per_h"] += 1e-5
+    (files / "p.json").write_text(json.dumps({"plan": plain}))
+    told = headroom("verify", f"{files}/p.json", f"{files}/s.json").out
+    (wrong,) = re.findall(r"cost_wrong: lab, usd_per_h ([\d.]+), usd_per_h_claimed ([\d.]+)", told)
+    assert float(wrong[1]) - float(wrong[0]) == pytest.approx(1e-5)
 
 
 def test_a_plan_of_another_snapshot_is_said_to_be_one_before_all_else(files: Path, headroom: Headroom) -> None:
@@ -163,6 +173,9 @@ def test_missing_and_damaged_files_are_one_line(tmp_path: Path, headroom: Headro
         (("plan", "--snapshot", "s.json", "--out", "/no/such/folder/p.json"), "there is no folder"),
         (("verify", "--snapshot", "s.json"), "name both files"),
         (("verify",), "name a plan file and a snapshot file"),
+        (("verify", "-", "-"), "standard input can be the plan or the snapshot, not both"),
+        (("simulate", "--snapshot", "-", "-f", "-"), "standard input can be the snapshot or the changes, not both"),
+        (("simulate", "--snapshot", "s.json", "-f", "x.yaml", "--devices", "3"), "--devices goes with --advise"),
     ],
 )
 def test_wrong_usage_is_told(words: tuple[str, ...], told: str, headroom: Headroom) -> None:
