@@ -211,10 +211,8 @@ class Beliefs:
         """A standing replica that was shown elsewhere to serve so much beside its present neighbours, slowed so many
         times by them; it bears no more than they are.
         """
-        # What was planned may be from before the promise was tightened; that it is kept now is shown.
-        limit_ms = math.inf if need.limit_ms is None else need.limit_ms
         shown = _Shown(
-            latency_ms=min(standing.latency_ms_planned or 0.0, limit_ms),
+            latency_ms=need.kept_ms(standing.latency_ms_planned or 0.0),
             capacity_rps=capacity_rps,
             power_w=standing.power_w_planned,
             slowdown=slowdown,

@@ -131,6 +131,12 @@ class Need:
     open_ended: bool = False
     """Whether its rate is a floor, and whatever it is given on top is of use."""
 
+    def kept_ms(self, planned_ms: float) -> float:
+        """Latency of a replica that is shown to keep its promise: what was planned may be from before that was
+        tightened.
+        """
+        return planned_ms if self.limit_ms is None else min(planned_ms, self.limit_ms)
+
     @property
     def weight(self) -> float:
         """What one unit short counts in the objective."""

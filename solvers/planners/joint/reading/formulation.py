@@ -126,10 +126,12 @@ def read(snapshot: Snapshot, movable: tuple[WorkloadId, ...]) -> Reading:
 
 
 def _as_of_today(item: Assignment, appraisal: Appraisal, need: Need) -> Assignment:
-    capacity_rps = item.capacity_rps
+    capacity_rps, planned_ms = item.capacity_rps, item.latency_ms_planned
     if need.kind is not WorkloadKind.JOB:
         capacity_rps = min(capacity_rps, appraisal.capacities_rps(need, [item])[0] or 0.0)
-    return replace(item, capacity_rps=rounded_rps(capacity_rps))
+    if planned_ms is not None:
+        planned_ms = need.kept_ms(planned_ms)
+    return replace(item, capacity_rps=rounded_rps(capacity_rps), latency_ms_planned=planned_ms)
 
 
 def _standing(
