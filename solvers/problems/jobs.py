@@ -1,9 +1,10 @@
 """What it is worth to run a training job: the one rule that planners, the objective and the gate share.
 
-At its best, on all that it may have of the GPU where it is fastest, a job is worth what its owner declared; elsewhere
-in proportion to its speed, by share, SMs and fp32 peak; waiting, nothing. So it runs slowly where that costs less than
-it is worth, takes a device of its own only if it is worth that, and waits else. What it could do and does not counts
-with the cost. A job of no or little declared value is worth more than its energy, so that it runs in spare share.
+An hour on the whole of its reference GPU is worth what its owner declared; elsewhere as much more or less as it is
+faster or slower there, by share, SMs and fp32 peak, whatever else the fleet has; waiting, nothing. So it runs slowly
+where that costs less than it is worth, takes a device of its own only if it is worth that, and waits else. What it
+could do and does not counts with the cost. A job of no or little declared value is worth more than its energy, so that
+it runs in spare share.
 
 Where the policy puts `training` before `cost`, or bills shares or memory (a job then has no spare share, all that it
 has is billed to it), a job must run: one that waits is unserved demand.
@@ -66,7 +67,9 @@ def job_worth(snapshot: Snapshot, fleet: Fleet, need: Need, job: TrainingJob) ->
     usd_per_wh = snapshot.policy.usd_per_wh(snapshot.taken_at_s)
     energy_usd = max(_energy_usd(fleet.classes, parts, usd_per_wh), default=0.0)
     return JobWorth(
-        usd_per_h=max(job.value_usd_per_h, ENERGY_TIMES * energy_usd, VALUE_USD_LEAST),
+        usd_per_h=max(
+            job.value_usd_per_h * best * job.iteration_ms_reference / 1000, ENERGY_TIMES * energy_usd, VALUE_USD_LEAST
+        ),
         best_per_s=best,
         by_class=parts,
         alone_usd=tuple(item.expected_usd_per_h + usd_per_wh * item.limit_w for item in fleet.classes),
