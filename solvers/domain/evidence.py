@@ -169,8 +169,8 @@ class Resource(StrEnum):
 
 @value
 class ShadowPrice:
-    """What one more unit of something scarce would save of the relaxed optimum at most, $/h: whole devices may save more
-    or less. `binding` False: there is some left over.
+    """What one more unit of something scarce would save of the relaxed optimum at most, $/h; whole devices may save
+    more or less. `binding` False: there is some left over.
     """
 
     resource: Resource

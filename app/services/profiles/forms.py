@@ -233,7 +233,9 @@ def read_sheet(body: bytes, *, questions: bool = False) -> Sheet:
     Raises SheetError when the text as a whole cannot be read; single bad rows are in the sheet's `faults`.
     """
     header, rows, lines, faults = split(body)
-    stored = POINTS_COLUMN in header and "latency_ms" not in header
+    stored = POINTS_COLUMN in header
+    if stored and "latency_ms" in header:
+        raise SheetError(1, POINTS_COLUMN, "latency_ms is the same; one of them may stand here")
     if stored:
         header = tuple("latency_ms" if name == POINTS_COLUMN else name for name in header)
     form = form_of(header)
@@ -455,8 +457,9 @@ def unknown_rows(sheet: Sheet, answers: Answers) -> int:
 
 
 def written(sheet: Sheet, answers: Answers) -> str:
-    """The rows as they were, without columns that the answers replace, and the answers behind them."""
-    kept = [index for index, name in enumerate(sheet.header) if name not in answers]
+    """The rows as they were, without measured columns and those that answers replace, and the answers behind them."""
+    left_out = {*answers, *replaced_columns(sheet)}
+    kept = [index for index, name in enumerate(sheet.header) if name not in left_out]
     texts = [
         column if isinstance(column, list) else [f"{number:.6g}" if np.isfinite(number) else "" for number in column]
         for column in answers.values()

@@ -8,7 +8,7 @@ has it. Training jobs, which take what is spare, are left out.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, product
@@ -100,27 +100,28 @@ def candidates_of(reading: Reading, plan: Plan, prices: Prices | None) -> tuple[
     got = _got(reading, plan, terms)
     found = {key: _of_plan(key[1], items) for key, items in got.items()}
     for item in _best(terms, (kinds, shares_pct, some), got, plan):
-        found.setdefault((item.workload, item.gpu_type, item.model), item)
+        found.setdefault((item.workload, item.gpu_type, item.model), [item])
     own = {need.workload: need.model for need in reading.needs}
     wanted = {problem.workloads[number].id for number in some.tolist()}
     outside = {need.workload for need in reading.needs} - {work.id for work in problem.workloads} - jobs
     for (workload, gpu_type), reason in reading.refusals.items():
         if workload in wanted or workload in outside:
-            found.setdefault((workload, gpu_type, own[workload]), _ruled_out(workload, gpu_type, own[workload], reason))
+            ruled_out = _ruled_out(workload, gpu_type, own[workload], reason)
+            found.setdefault((workload, gpu_type, own[workload]), [ruled_out])
     for need in reading.needs:
         for reason, gpu_type in product(need.alternatives_refused, _types_of(need.workload, found)):
             model = ModelName(reason.subject)
-            found[need.workload, gpu_type, model] = _ruled_out(need.workload, gpu_type, model, reason)
-    return tuple(found[key] for key in sorted(found)), len(numbers) - len(some)
+            found[need.workload, gpu_type, model] = [_ruled_out(need.workload, gpu_type, model, reason)]
+    return tuple(item for key in sorted(found) for item in found[key]), len(numbers) - len(some)
 
 
 def _ruled_out(of: WorkloadId, there: GpuTypeName, model: ModelName, reason: Reason) -> Candidate:
     return Candidate(workload=of, gpu_type=there, model=model, chosen=False, feasible=False, reasons=(reason,))
 
 
-def _types_of(workload: WorkloadId, found: dict[Key, Candidate]) -> list[GpuTypeName]:
+def _types_of(workload: WorkloadId, found: dict[Key, list[Candidate]]) -> list[GpuTypeName]:
     """Where it runs, else all that were looked at for it."""
-    own = [item for key, item in found.items() if key[0] == workload]
+    own = [item for key, items in found.items() if key[0] == workload for item in items]
     return sorted({item.gpu_type for item in own if item.chosen} or {item.gpu_type for item in own})
 
 
@@ -259,10 +260,13 @@ def _spent(got: dict[Key, list[_Had]], terms: _Terms) -> dict[WorkloadId, tuple[
     return found
 
 
-def _of_plan(gpu_type: GpuTypeName, items: list[_Had]) -> Candidate:
-    """The replicas of one type as one line: the commonest knobs, summed capacity and cost."""
-    knobs = Counter((had.item.share_pct_sm, had.item.batch, had.clock_mhz, had.item.memory_mib_limit) for had in items)
-    (share, batch, clock, memory), _ = min(knobs.items(), key=lambda pair: (-pair[1], pair[0]))
+def _of_plan(gpu_type: GpuTypeName, items: list[_Had]) -> list[Candidate]:
+    """The replicas of one type, those of the same share, batch and clock as one."""
+    found = grouped(items, lambda had: (-had.item.share_pct_sm, had.item.batch, had.clock_mhz))
+    return [_alike(gpu_type, *knobs, mine) for knobs, mine in sorted(found.items())]
+
+
+def _alike(gpu_type: GpuTypeName, less_pct: int, batch: int, clock_mhz: int, items: list[_Had]) -> Candidate:
     latencies = [had.item.latency_ms_planned for had in items if had.item.latency_ms_planned is not None]
     codes = sorted({reason.code for had in items for reason in had.item.reasons[:1]})
     return Candidate(
@@ -271,10 +275,10 @@ def _of_plan(gpu_type: GpuTypeName, items: list[_Had]) -> Candidate:
         model=items[0].item.model,
         chosen=True,
         feasible=True,
-        share_pct_sm=share,
+        share_pct_sm=-less_pct,
         batch=batch,
-        clock_mhz_sm=clock,
-        memory_mib=memory,
+        clock_mhz_sm=clock_mhz,
+        memory_mib=max(had.item.memory_mib_limit for had in items),
         replicas=float(len(items)),
         latency_ms=max(latencies, default=None),
         capacity_rps=round(sum(had.item.capacity_rps for had in items) / len(items), 4),

@@ -111,7 +111,9 @@ def test_every_resource_has_words_of_its_own() -> None:
 def test_prices_are_told_in_units_that_people_buy() -> None:
     cap = ShadowPrice(resource=Resource.POWER_W, subject="rack/r1", usd_per_h=0.02)
     assert price_sentence(cap) == "10 W more under the cap rack/r1 would save $0.2/h at shadow prices."
-    assert price_sentence(INSIGHT.prices[1]) == "10 ms more in the SLO of demo/vision would save $0.1/h at shadow prices."
+    assert (
+        price_sentence(INSIGHT.prices[1]) == "10 ms more in the SLO of demo/vision would save $0.1/h at shadow prices."
+    )
 
 
 def test_a_way_out_tells_all_that_gives_together() -> None:

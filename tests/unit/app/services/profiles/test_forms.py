@@ -85,7 +85,7 @@ def test_a_point_beside_others_is_no_row_of_a_model_alone() -> None:
 
 
 def test_what_is_in_both_forms_at_once_is_refused() -> None:
-    with pytest.raises(SheetError, match="no form known"):
+    with pytest.raises(SheetError, match="latency_ms is the same"):
         sheet_of(f"{POINTS},latency_ms", "a,t4,8,50,1590,12.5,12.5")
 
 

@@ -19,6 +19,7 @@ from solvers.domain.workload import Project
 from solvers.engines.deadline import Deadline
 from solvers.planners.base import Budget, PlanRequest
 from solvers.planners.joint.attempt import CLOSER_UNITS, Attempt
+from solvers.planners.joint.explain import candidates
 from solvers.planners.joint.explain.explaining import AT_UNSERVED_PART, SHORT_MAX, TOLD_BY, explained, prices_of
 from solvers.planners.joint.planner import Joint
 from solvers.planners.joint.reading.formulation import read
@@ -334,6 +335,28 @@ def test_what_was_chosen_is_told_as_the_plan_has_it(insight: Insight) -> None:
     told = found(insight, "demo/fast", types[one.device])
     assert (told.share_pct_sm, told.batch, told.latency_ms) == (one.share_pct_sm, one.batch, one.latency_ms_planned)
     assert told.usd_per_h_more == 0
+
+
+def test_replicas_of_one_type_that_differ_are_told_apart() -> None:
+    """Two of a kind are one line of two, another share or batch is another line."""
+    device = builders.device("a", 0, "t4")
+    shares = ((100, 32, 80.0), (10, 4, 20.0), (100, 32, 90.0))
+    had = [
+        candidates._Had(
+            item=builders.assignment(
+                f"demo/vision#{number}", device, share_pct_sm=share, batch=batch, latency_ms_planned=latency_ms
+            ),
+            clock_mhz=1590,
+            listed_usd=share / 100,
+            worth_usd=0.0,
+        )
+        for number, (share, batch, latency_ms) in enumerate(shares)
+    ]
+    told = candidates._of_plan(GpuTypeName("t4"), had)
+    assert [(item.share_pct_sm, item.batch, item.replicas, item.usd_per_h, item.latency_ms) for item in told] == [
+        (100, 32, 2.0, 2.0, 90.0),
+        (10, 4, 1.0, 0.1, 20.0),
+    ]
 
 
 def test_a_dearer_type_says_how_much_dearer(insight: Insight) -> None:
