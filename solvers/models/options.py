@@ -84,6 +84,11 @@ class Beliefs:
     def grid(self, model: ModelName, device_class: DeviceClass) -> Grid | None:
         return self.tables.grid_at(model, device_class.gpu_type, device_class.clock_mhz_sm)
 
+    def drawn_w(self, grid: Grid, device_class: DeviceClass, share_pct: int, batch: int) -> float:
+        """Power above idle on so much of a device, by the highest measured share that is not above it."""
+        row = int(np.searchsorted(grid.shares_pct, share_pct * device_class.sm_part + 1e-9, side="right")) - 1
+        return float(_dynamic_power_w(grid, device_class)[row, int(np.searchsorted(grid.batches, batch))])
+
     def factor(self, need: Need, device_class: DeviceClass, share_pct: int) -> float:
         """How many times its latency alone a replica of the need is planned with: who has all of a device has no
         neighbour.

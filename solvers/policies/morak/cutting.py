@@ -156,12 +156,19 @@ class Cutter:
         return self._options[need.workload]
 
     def _shaped(self, need: Need, smallest: Option, largest: Option, share_pct: int) -> Option:
-        """The smallest batch with the memory and the reach of the largest, on exactly this share."""
+        """The smallest batch with the memory and the reach of the largest, on exactly this share, at which it draws more
+        than on the one that its latency is judged by.
+        """
         kind = self.beliefs.classes[smallest.device_class]
         part = max(share_pct / 100, largest.memory_mib / kind.memory_mib)
+        grid = None if need.tokens is not None else self.beliefs.grid(need.model, kind)
+        drawn_w = smallest.power_w * share_pct / smallest.share_pct
+        if grid is not None:
+            drawn_w = max(smallest.power_w, self.beliefs.drawn_w(grid, kind, share_pct, smallest.batch))
         return replace(
             smallest,
             share_pct=share_pct,
+            power_w=drawn_w,
             memory_mib=largest.memory_mib,
             usd_per_h=kind.usd_per_h * share_pct / 100,
             weight_usd_per_h=kind.usd_per_h * part,

@@ -107,6 +107,17 @@ def test_what_knees_leave_free_can_go_to_those_who_are_there() -> None:
         assert [item.share_pct_sm for item in items] == [50, 50]
 
 
+def test_a_share_between_two_steps_draws_what_was_measured_there() -> None:
+    """Shares are handed out in steps of 40, and what knees leave free makes one of 50 out of one of 40."""
+    fine = builders.profile(shares=(10, 20, 30, 40, 50, 60, 80, 100))
+    picture = room(profiles=(fine,), policy=builders.policy(share_step_pct=40))
+    plan = plan_of(thought(picture, settings={**SETTINGS, "leftover": "distribute"}))
+    measured = {(point.batch, point.share_pct_sm): point.power_w for point in fine.points}
+    assert 50 in {item.share_pct_sm for item in plan.assignments}
+    for item in plan.assignments:
+        assert item.power_w_planned == measured[item.batch, item.share_pct_sm]
+
+
 def test_copies_go_to_who_serves_most_for_its_share_once_everybodys_demand_is_met() -> None:
     names = ("busy", "heavy")
     off = Affinity(anti_affinity=AntiAffinity.OFF)
