@@ -355,7 +355,7 @@ PHASES: dict[str, Phase] = {
     "seat: alike": _phase((seating._alike, seating.saved_s), _swap(seating, "_alike", _nothing)),
     "seat: make before break": _phase((standing.make_before_break,), _swap(seating, "make_before_break", _nothing)),
     "seat: budgets": _phase(
-        (standing.within_budgets, standing._cheaper, standing._less), _swap(seating, "within_budgets", _nothing)
+        (standing.within_bounds, standing._take, standing._less), _swap(seating, "within_bounds", _nothing)
     ),
     "seat: power": _phase(
         (standing.within_power, standing._lighter, standing._slower_or_fewer, standing._swap, standing._spare_w),

@@ -156,8 +156,8 @@ class Cutter:
         return self._options[need.workload]
 
     def _shaped(self, need: Need, smallest: Option, largest: Option, share_pct: int) -> Option:
-        """The smallest batch with the memory and the reach of the largest, on exactly this share, at which it draws more
-        than on the one that its latency is judged by.
+        """The smallest batch with the memory and the reach of the largest, on exactly this share, with what is drawn
+        there: that may be more than on the one that its latency is judged by.
         """
         kind = self.beliefs.classes[smallest.device_class]
         part = max(share_pct / 100, largest.memory_mib / kind.memory_mib)

@@ -25,7 +25,7 @@ from solvers.planners.joint.seat.standing import (
     replaced,
     shed,
     widen,
-    within_budgets,
+    within_bounds,
     within_power,
 )
 from solvers.planners.joint.solve.judge import Member
@@ -42,7 +42,7 @@ def seat(floor: Floor, layout: Layout, terms: Terms, at: Mapping[int, Pattern] |
     place(seats, loose)
     seated_last = terms.job_most_pct if terms.jobs_first else ()
     make_before_break(seats, seated_last)
-    within_budgets(seats)
+    within_bounds(seats)
     within_power(seats)
     mend(seats, terms.deadline)
     if not terms.capacity:

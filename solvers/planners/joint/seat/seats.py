@@ -383,6 +383,17 @@ def usd_of(problem: JointProblem, pattern: Pattern | None, workload: int) -> flo
     return float(problem.budget_usd[problem.kind_pool[pattern.kind]]) * share / 100
 
 
+def gpus_of(problem: JointProblem, pattern: Pattern | None, workload: int) -> float:
+    """What one workload's replicas on a device have of whole GPUs, as quotas count."""
+    members = members_of(pattern)
+    share = sum(part for variant, part in members if problem.variants[variant].workload == workload)
+    return 0.0 if pattern is None else problem.pools[int(problem.kind_pool[pattern.kind])].gpu_part * share / 100
+
+
+def replicas_of(problem: JointProblem, pattern: Pattern | None, workload: int) -> int:
+    return sum(problem.variants[variant].workload == workload for variant, _ in members_of(pattern))
+
+
 def members_of(pattern: Pattern | None) -> list[Member]:
     """Variants of a device with their shares."""
     return [] if pattern is None else list(zip(pattern.variants, pattern.shares_pct, strict=True))

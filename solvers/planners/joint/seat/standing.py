@@ -10,8 +10,8 @@ a domain or a budget is exceeded patterns change places, then replicas become sm
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
 from itertools import count
 
 import numpy as np
@@ -28,7 +28,9 @@ from solvers.planners.joint.seat.seats import (
     Held,
     Move,
     Seats,
+    gpus_of,
     members_of,
+    replicas_of,
     usd_of,
     without,
 )
@@ -214,40 +216,62 @@ class _Relief:
     loss_usd: float
 
 
-def _best(reliefs: Iterable[_Relief], most: float = np.inf) -> _Relief | None:
+def _lost(item: _Relief, most: float = np.inf) -> tuple[float, float, int]:
     """Least lost for what is saved, then most saved; of more than so much no more is any use."""
-    useful = ((min(item.saved, most), item) for item in reliefs)
-    found = min(useful, key=lambda pair: (pair[1].loss_usd / pair[0], -pair[0], pair[1].move.device), default=None)
-    return None if found is None else found[1]
+    saved = min(item.saved, most)
+    return item.loss_usd / saved, -saved, item.move.device
 
 
-def within_budgets(seats: Seats) -> None:
-    """Take from every workload that spends more than its owner's budget."""
-    works = seats.floor.problem.workloads
+FEW = 64
+"""Of so many replicas they are taken from one by one, each time where least is lost."""
+
+
+def within_bounds(seats: Seats) -> None:
+    """Take from every workload that has more replicas or spends more than its owner lets it, and from those of projects
+    beyond their quota. Bounds may have come since it was placed.
+    """
+    problem = seats.floor.problem
+    works = problem.workloads
+    for number, work in enumerate(works):
+        more = float(seats.replicas[number] - work.replicas_max)
+        _take(seats, [number], more, lambda at, pattern: replicas_of(problem, pattern, at))
     bounded = [number for number, work in enumerate(works) if np.isfinite(work.budget_usd_per_h)]
     spent = seats.spent_usd() if bounded else {}
-    for workload in bounded:
-        budget = works[workload].budget_usd_per_h
-        while spent[workload] > budget + DUST_USD:
-            relief = _best(_cheaper(seats, workload), spent[workload] - budget)
-            if relief is None:
-                break
-            seats.put(relief.move.device, relief.move.after)
-            spent[workload] -= relief.saved
+    for number in bounded:
+        more = spent[number] - works[number].budget_usd_per_h
+        _take(seats, [number], more, lambda at, pattern: usd_of(problem, pattern, at))
+    for project, quota in problem.quotas:
+        mine = [number for number, work in enumerate(works) if work.project == project]
+        _take(seats, mine, seats.gpus_of(project) - quota, lambda at, pattern: gpus_of(problem, pattern, at))
 
 
-def _cheaper(seats: Seats, workload: int) -> Iterator[_Relief]:
-    """A device with one replica of the workload smaller, or without it."""
-    problem = seats.floor.problem
-    for device, before in enumerate(seats.patterns):
-        for after in () if before is None else _less(seats.floor, before, workload):
-            saved = usd_of(problem, before, workload) - usd_of(problem, after, workload)
-            if saved > DUST_USD:
-                move = Move(device=device, after=after)
-                yield _Relief(move=move, saved=saved, loss_usd=seats.loss_usd(move))
+def _take(seats: Seats, workloads: list[int], more: float, of: Callable[[int, Pattern | None], float]) -> None:
+    """From these workloads, until they have so much less of something, which is told by workload and contents. Of many
+    replicas whole ones end, several at a time.
+    """
+    mine = frozenset(workloads)
+    while more > DUST_USD:
+        few = sum(seats.replicas[number] for number in workloads) <= FEW
+        reliefs = [
+            _Relief(move=Move(device=device, after=after), saved=of(number, before) - of(number, after), loss_usd=0.0)
+            for device, before in enumerate(seats.patterns)
+            if before is not None
+            for number in sorted(mine & {seats.floor.problem.variants[variant].workload for variant in before.variants})
+            for after in _less(seats.floor, before, number, smaller=few)
+        ]
+        useful = [replace(item, loss_usd=seats.loss_usd(item.move)) for item in reliefs if item.saved > DUST_USD]
+        taken = set[int]()
+        for relief in sorted(useful, key=lambda item: _lost(item, more))[: 1 if few else max(1, len(useful) // 8)]:
+            if relief.move.device not in taken and more > DUST_USD:
+                taken.add(relief.move.device)
+                seats.put(relief.move.device, relief.move.after)
+                more -= relief.saved
+        if not taken:
+            return
 
 
-def _less(floor: Floor, before: Pattern, workload: int) -> Iterator[Pattern | None]:
+def _less(floor: Floor, before: Pattern, workload: int, *, smaller: bool) -> Iterator[Pattern | None]:
+    """Contents with one replica of the workload less, or a smaller one."""
     members = members_of(before)
     for place, (variant, share) in enumerate(members):
         if floor.problem.variants[variant].workload != workload:
@@ -255,8 +279,8 @@ def _less(floor: Floor, before: Pattern, workload: int) -> Iterator[Pattern | No
         rest = without(members, place)
         if not rest:
             yield None
-        smaller = (int(step) for step in floor.problem.shares_pct if step < share)
-        for kept in (rest, *([*rest, (variant, step)] for step in smaller)):
+        steps = (int(step) for step in floor.problem.shares_pct if smaller and step < share)
+        for kept in (rest, *([*rest, (variant, step)] for step in steps)):
             after = floor.judge.one(before.kind, kept)
             if after is not None:
                 yield after
@@ -269,7 +293,8 @@ def within_power(seats: Seats) -> None:
         while seats.left_w[domain] < -DUST_W:
             if _swap(seats, domain, inside):
                 continue
-            relief = _best(item for device in inside.tolist() for item in _lighter(seats, device))
+            reliefs = (item for device in inside.tolist() for item in _lighter(seats, device))
+            relief = min(reliefs, key=_lost, default=None)
             if relief is None:
                 break
             seats.put(relief.move.device, relief.move.after)

@@ -15,7 +15,7 @@ from solvers.domain.workload import Affinity
 from solvers.engines.deadline import Deadline
 from solvers.planners.base import Budget
 from solvers.planners.joint.seat.seats import Seats, Terms
-from solvers.planners.joint.seat.standing import within_budgets
+from solvers.planners.joint.seat.standing import within_bounds
 from solvers.planners.registry import propose
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Pattern
@@ -40,7 +40,7 @@ def bounded(usd: float, rate_rps: float = 20.0, **changes: Any) -> JointProblem:
 def test_a_floor_beyond_the_budget_keeps_what_the_budget_bears() -> None:
     of = bounded(0.5, replicas_min=3)
     seats = seats_of(of, pattern(of, (0, 20), (1, 20)), pattern(of, (0, 20)), pattern(of, (0, 20)))
-    within_budgets(seats)
+    within_bounds(seats)
     assert seats.spent_usd()[0] == pytest.approx(0.4)
     assert seats.replicas == [2, 1]
 
@@ -48,7 +48,7 @@ def test_a_floor_beyond_the_budget_keeps_what_the_budget_bears() -> None:
 def test_a_replica_that_is_too_dear_becomes_smaller_before_it_goes() -> None:
     of = bounded(0.5, rate_rps=80.0)
     seats = seats_of(of, pattern(of, (0, 80), (1, 20)))
-    within_budgets(seats)
+    within_bounds(seats)
     (left,) = [item for item in seats.patterns if item is not None]
     assert (left.variants, left.shares_pct) == ((0, 1), (40, 20))
     assert seats.served_rps.tolist() == [40.0, 20.0]
@@ -58,8 +58,27 @@ def test_who_keeps_to_his_budget_keeps_his_replicas() -> None:
     of = bounded(0.4, replicas_min=2)
     patterns = (pattern(of, (0, 20), (1, 20)), pattern(of, (0, 20)))
     seats = seats_of(of, *patterns)
-    within_budgets(seats)
+    within_bounds(seats)
     assert seats.patterns[:2] == list(patterns)
+
+
+def test_who_has_more_replicas_than_he_may_keeps_those_that_serve_most() -> None:
+    """Ended is the one by which least is lost; neighbours stay."""
+    of = problem(2, workloads=(workload(0, 120.0, replicas_max=2), workload(1, 20.0)))
+    seats = seats_of(of, pattern(of, (0, 60)), pattern(of, (0, 20), (1, 20)), pattern(of, (0, 40)))
+    within_bounds(seats)
+    assert [None if item is None else item.shares_pct for item in seats.patterns[:3]] == [(60,), (20,), (40,)]
+    assert seats.replicas == [2, 1]
+
+
+def test_projects_beyond_their_quota_give_what_is_missed_least() -> None:
+    """By smaller replicas first; whoever is of another project keeps all."""
+    of = problem(2, workloads=(workload(0, 60.0), workload(1, 20.0, project="other")))
+    of = replace(of, quotas=((of.workloads[0].project, 0.7),))
+    seats = seats_of(of, pattern(of, (0, 60), (1, 20)), pattern(of, (0, 40)))
+    within_bounds(seats)
+    assert seats.gpus_of(of.workloads[0].project) <= 0.7 + 1e-9
+    assert seats.served_rps.tolist() == [60.0, 20.0]
 
 
 def planned(picture: Snapshot) -> Plan:
