@@ -211,7 +211,7 @@ def _of_owner(seats: Seats, number: int) -> Iterator[Reason]:
     usd, gpus = seats.floor.least_alone(number) if min(quota, work.budget_usd_per_h) < math.inf else (0.0, 0.0)
     for code, names, needed, left in (
         (ReasonCode.BUDGET, BUDGET_FACTS, usd, work.budget_usd_per_h - seats.spent_usd()[number]),
-        (ReasonCode.QUOTA, QUOTA_FACTS, gpus, quota - seats.gpus_of(work.project)),
+        (ReasonCode.QUOTA, QUOTA_FACTS, gpus, quota - seats.gpus()[work.project]),
     ):
         if math.isfinite(needed) and needed > left + DUST:
             yield limited(code, work.id, names, (needed, left))

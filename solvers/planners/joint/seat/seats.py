@@ -10,6 +10,7 @@ power, memory, the other workloads' rates, budgets and quotas bear a move that g
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -338,7 +339,7 @@ class Seats:
             if self.spent_usd()[workload] + usd_per_pct * delta.share_pct > work.budget_usd_per_h + DUST_USD:
                 return False
         quota, gpus = self.quotas.get(work.project), pool.gpu_part * delta.share_pct / 100
-        return quota is None or gpus <= 0 or self.gpus_of(work.project) + gpus <= quota + DUST
+        return quota is None or gpus <= 0 or self.gpus()[work.project] + gpus <= quota + DUST
 
     def spent_usd(self) -> dict[int, float]:
         """What the replicas of each workload cost, likewise."""
@@ -350,15 +351,15 @@ class Seats:
                     total[workload] += usd_of(problem, pattern, workload)
         return total
 
-    def gpus_of(self, project: str) -> float:
-        problem = self.floor.problem
-        return sum(
-            problem.pools[int(problem.kind_pool[pattern.kind])].gpu_part * share / 100
-            for pattern in self.patterns
-            if pattern is not None
-            for variant, share in members_of(pattern)
-            if problem.workloads[problem.variants[variant].workload].project == project
-        )
+    def gpus(self) -> dict[str, float]:
+        """What projects have of whole GPUs, as quotas count."""
+        problem, total = self.floor.problem, defaultdict[str, float](float)
+        for pattern in self.patterns:
+            for variant, share in members_of(pattern):
+                assert pattern is not None
+                part = problem.pools[int(problem.kind_pool[pattern.kind])].gpu_part
+                total[problem.workloads[problem.variants[variant].workload].project] += part * share / 100
+        return total
 
     def worth(self, launch_usd_per_s: float, restart_part: float) -> float:
         """$/h of all devices, of what is left unserved, and of what must start: each launch by its seconds, and a part

@@ -148,12 +148,12 @@ def stopover(stands: Seats, toward: Seats) -> Seats | None:
 
 def _lawful(seats: Seats) -> bool:
     """Whether power, bounds on replicas, budgets and quotas bear it."""
-    works, spent = seats.floor.problem.workloads, seats.spent_usd()
+    works, spent, has = seats.floor.problem.workloads, seats.spent_usd(), seats.gpus()
     return (
         not (seats.left_w < -DUST_W).any()
         and all(seats.replicas[number] <= work.replicas_max for number, work in enumerate(works))
         and all(spent[number] <= work.budget_usd_per_h + DUST_USD for number, work in enumerate(works))
-        and all(seats.gpus_of(project) <= quota + DUST for project, quota in seats.floor.problem.quotas)
+        and all(has[project] <= quota + DUST for project, quota in seats.floor.problem.quotas)
     )
 
 
@@ -240,9 +240,10 @@ def within_bounds(seats: Seats) -> None:
     for number in bounded:
         more = spent[number] - works[number].budget_usd_per_h
         _take(seats, [number], more, lambda at, pattern: usd_of(problem, pattern, at))
+    gpus = seats.gpus() if problem.quotas else {}
     for project, quota in problem.quotas:
         mine = [number for number, work in enumerate(works) if work.project == project]
-        _take(seats, mine, seats.gpus_of(project) - quota, lambda at, pattern: gpus_of(problem, pattern, at))
+        _take(seats, mine, gpus[project] - quota, lambda at, pattern: gpus_of(problem, pattern, at))
 
 
 def _take(seats: Seats, workloads: list[int], more: float, of: Callable[[int, Pattern | None], float]) -> None:

@@ -77,7 +77,7 @@ def test_projects_beyond_their_quota_give_what_is_missed_least() -> None:
     of = replace(of, quotas=((of.workloads[0].project, 0.7),))
     seats = seats_of(of, pattern(of, (0, 60), (1, 20)), pattern(of, (0, 40)))
     within_bounds(seats)
-    assert seats.gpus_of(of.workloads[0].project) <= 0.7 + 1e-9
+    assert seats.gpus()[of.workloads[0].project] <= 0.7 + 1e-9
     assert seats.served_rps.tolist() == [60.0, 20.0]
 
 
