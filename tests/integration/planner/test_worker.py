@@ -168,11 +168,13 @@ def test_nothing_new_causes_no_cycle(world: World, start: Start) -> None:
     wait_until(lambda: generation(world) == 1, "the first plan")
     leader = worker._leader()
     assert leader is not None
+    # A busy machine may have had no plan in time at first, and tried again.
     wait_until(lambda: worker._memory.failures == 0 and worker._memory.sight is not None, "the cycle has ended")
+    before = settled(world)
     for _ in range(3):
         worker._watch(leader)
         worker._tune(leader)
-    assert cycles_closed(world) == 1
+    assert cycles_closed(world) == before
 
 
 def test_demand_is_judged_by_the_policy_that_decides_on_its_service(world: World, start: Start) -> None:
