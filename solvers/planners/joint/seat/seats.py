@@ -380,15 +380,20 @@ def usd_of(problem: JointProblem, pattern: Pattern | None, workload: int) -> flo
     """What one workload's replicas on a device cost by share, as budgets count."""
     if pattern is None:
         return 0.0
-    share = sum(part for variant, part in members_of(pattern) if problem.variants[variant].workload == workload)
-    return float(problem.budget_usd[problem.kind_pool[pattern.kind]]) * share / 100
+    return float(problem.budget_usd[problem.kind_pool[pattern.kind]]) * _part_of(problem, pattern, workload)
 
 
 def gpus_of(problem: JointProblem, pattern: Pattern | None, workload: int) -> float:
     """What one workload's replicas on a device have of whole GPUs, as quotas count."""
+    if pattern is None:
+        return 0.0
+    return problem.pools[int(problem.kind_pool[pattern.kind])].gpu_part * _part_of(problem, pattern, workload)
+
+
+def _part_of(problem: JointProblem, pattern: Pattern, workload: int) -> float:
+    """Of a device: the shares of one workload's replicas."""
     members = members_of(pattern)
-    share = sum(part for variant, part in members if problem.variants[variant].workload == workload)
-    return 0.0 if pattern is None else problem.pools[int(problem.kind_pool[pattern.kind])].gpu_part * share / 100
+    return sum(part for variant, part in members if problem.variants[variant].workload == workload) / 100
 
 
 def replicas_of(problem: JointProblem, pattern: Pattern | None, workload: int) -> int:
