@@ -170,13 +170,11 @@ class Applier:
         self._workers: tuple[WorkerReading, ...] = ()
         self._settings: dict[str, DeviceSettings] = {}
 
-    def accept(self, target: NodeTarget, *, resumed: bool = False) -> bool:
-        """Take a target over; False when it is the one already held. `resumed`: it was accepted by an earlier agent.
-        Raises TargetRefusedError.
-        """
+    def accept(self, target: NodeTarget) -> bool:
+        """Take a target over; False when it is the one already held. Raises TargetRefusedError."""
         if self.target is not None and target == self.target:
             return False
-        check_target(target, self._node, self.target, self._inventory, resumed=resumed)
+        check_target(target, self._node, self.target, self._inventory)
         if self.target is None or self.target.epoch != target.epoch:
             self.generation_applied = 0
         self.target = target

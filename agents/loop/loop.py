@@ -268,7 +268,7 @@ class Agent:
             plain = self._state.read_json(TARGET_FILE)
             if plain is not None:
                 target = decode(NodeTarget, plain)
-                self.applier.accept(target, resumed=True)
+                self.applier.accept(target)
                 self._log.event("target.resumed", generation=target.generation)
         except (StateFileError, WireError, TargetRefusedError) as error:
             self._log.event("target.unusable", reason=str(error))

@@ -75,11 +75,9 @@ def check_target(
     node: str,
     held: NodeTarget | None,
     inventory: Mapping[str, DeviceInventory],
-    *,
-    resumed: bool = False,
 ) -> None:
-    """Refuse what this node must not hold. Of a target that is resumed, devices may be missing: one that was lost while
-    no agent ran must not cost the others their workers. Raises TargetRefusedError.
+    """Refuse what this node must not hold. Devices may be missing: one that is gone must not cost the others their
+    workers. Raises TargetRefusedError.
     """
     if target.node != node:
         raise TargetRefusedError(f"the target is for node {target.node}, this is {node}")
@@ -93,8 +91,6 @@ def check_target(
     for device in target.devices:
         if device.uuid in inventory:
             _check_device(device, inventory[device.uuid])
-        elif not resumed:
-            raise TargetRefusedError(f"this node has no device {device.uuid}")
 
 
 def _check_history(target: NodeTarget, held: NodeTarget) -> None:

@@ -111,7 +111,6 @@ def test_the_same_target_again_changes_nothing(host: Host) -> None:
         (lambda uuid: node_target(2, device_target(uuid)), "older"),
         (lambda uuid: node_target(3, device_target(uuid, clock_mhz_sm=765)), "another content"),
         (lambda uuid: node_target(4, device_target(uuid), node="node-2"), "node-2"),
-        (lambda uuid: node_target(4, device_target("GPU-x")), "no device"),
         (lambda uuid: node_target(4, device_target(uuid), device_target(uuid)), "device is named twice"),
         (lambda uuid: node_target(4, device_target(uuid, mode="shared")), "unknown mode"),
         (
@@ -150,6 +149,20 @@ def test_targets_that_must_not_be_held_are_refused(host: Host, make: Callable[[s
     refusal = host.applier.refusal("boot-1", 1.0, node_target(4), reason)
     assert (refusal.outcome, refusal.generation, refusal.problems) == ("refused", 4, (reason,))
     assert [each.replica for each in refusal.replicas] == ["r1"]
+
+
+def test_a_device_that_is_gone_does_not_cost_the_others_a_target(host: Host) -> None:
+    """Where the host restarted with a GPU less, its targets go on to name it, empty or with what may not move."""
+    here = device_target(host.uuids[0], replica_target("r1"))
+    host.applier.accept(node_target(3, here, device_target("GPU-gone")))
+    told = host.settle()
+    assert told is not None
+    assert (told.outcome, told.problems) == ("applied", ())
+    host.applier.accept(node_target(4, here, device_target("GPU-gone", replica_target("r2"))))
+    told = host.settle()
+    assert told is not None
+    assert (told.outcome, told.problems) == ("partial", ("GPU-gone: not on this host any more",))
+    assert [each.replica for each in told.replicas] == ["r1"]
 
 
 A, B = "aaaaaaaa-0000-4000-8000-000000000001", "bbbbbbbb-0000-4000-8000-000000000002"
