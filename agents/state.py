@@ -44,7 +44,11 @@ class StateDirectory:
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
         """Be the one agent that uses this directory. Raises StateFileError when another one lives."""
-        with (self.path / LOCK_FILE).open("w") as file:
+        try:
+            opened = (self.path / LOCK_FILE).open("w")
+        except OSError as error:
+            raise StateFileError(f"cannot write {self.path / LOCK_FILE}: {error.strerror}") from error
+        with opened as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:

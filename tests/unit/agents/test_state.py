@@ -50,3 +50,9 @@ def test_a_path_that_cannot_be_a_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(StateFileError):
         StateDirectory(tmp_path / "file")
+
+
+def test_a_lock_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    (tmp_path / "lock").mkdir()
+    with pytest.raises(StateFileError, match="cannot write"), StateDirectory(tmp_path).lock():
+        pass
