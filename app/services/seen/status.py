@@ -19,6 +19,7 @@ from app import kinds
 from app.kinds import Kind
 from app.records import record, record_of
 from app.services.declared.documents import beyond_bounds
+from app.services.declared.fleet import VANISHED
 from app.services.declared.ownership import PolicyLine, policy_lines, read_owners, standing_of
 from app.services.explaining.explaining import gaps
 from app.services.explaining.sentences import owner_words, problem_sentences
@@ -40,7 +41,7 @@ from app.store.targets import Hold, Standing
 from app.store.telemetry import DemandRow, FleetCounts, ServedRow
 from solvers.cycle.owners import StandingOwners, knob_owners
 from solvers.domain.change import Target
-from solvers.domain.codec import from_plain
+from solvers.domain.codec import from_plain, to_plain
 from solvers.domain.device import Device, GpuType, Node
 from solvers.domain.ids import DeviceId, PlanId, PolicyName, WorkloadId
 from solvers.domain.ownership import Owners
@@ -198,6 +199,7 @@ _OF_DOCUMENT = ("id", "node", "index", "gpu_type", "mode", "memory_mib", "schedu
 _READINGS = ("healthy", "slow_factor", "power_w", "utilisation_pct", "memory_mib_used", "clock_mhz_sm", "temperature_c")
 Plain = dict[str, Any]
 _UNREAD: Plain = dict.fromkeys(_READINGS)
+_VANISHED = to_plain(VANISHED)
 _read = attrgetter(*_READINGS)
 
 
@@ -419,9 +421,8 @@ class _Sight:
         planned = 0.0 if self.plan is None else self.plan.cost_usd_per_h or 0.0
         if not self._whole:
             planned = sum(self._prices.get(item.device, 0.0) * item.share_pct_sm / 100 for item in self._assignments)
-        return CostLineNow(
-            planned_usd_per_h=planned, fleet_usd_per_h=sum(self._prices.values()) if self._whole else None
-        )
+        paid = sum(self._prices[uuid] for uuid, spec in self._devices.items() if _VANISHED not in spec["taints"])
+        return CostLineNow(planned_usd_per_h=planned, fleet_usd_per_h=paid if self._whole else None)
 
     def attainment(self) -> float | None:
         return _attainment([row for service, row in self._served.items() if service.startswith(self._prefix)])

@@ -110,12 +110,22 @@ def test_what_operators_declared_survives_a_new_join(world: World) -> None:
     assert world.call("GET", f"/v1/nodes/{NODE}").json()["rack"] == "rack-9"
 
 
-def test_a_vanished_device_is_tainted_until_it_returns(world: World) -> None:
+def test_a_vanished_device_is_tainted_and_costs_nothing_until_it_returns(world: World) -> None:
+    def whole() -> float:
+        return float(fleet()["cost"]["fleet_usd_per_h"])
+
+    def fleet() -> dict[str, Any]:
+        return dict(world.call("GET", "/v1/fleet").json())
+
     world.joined(NODE, types=("t4", "v100"))
+    both, (_, second) = whole(), fleet()["devices"]
     world.joined(NODE, boot_id="boot-2", types=("t4",))
-    assert world.call("GET", "/v1/devices/GPU-a-1").json()["taints"] == [{"key": "vanished", "value": "true"}]
+    vanished = world.call("GET", "/v1/devices/GPU-a-1").json()
+    assert vanished["taints"] == [{"key": "vanished", "value": "true"}]
+    assert whole() == pytest.approx(both - second["price_usd_per_h"])
     world.joined(NODE, boot_id="boot-3", types=("t4", "v100"))
     assert world.call("GET", "/v1/devices/GPU-a-1").json()["taints"] == []
+    assert whole() == both
 
 
 def test_a_node_gets_its_target_once_per_generation(world: World) -> None:
