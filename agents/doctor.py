@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 from agents.config import AgentConfig, NvidiaConfig, read_config
 from agents.errors import AgentError
 from agents.identity import TRUST_FILE, believing, fetched
+from agents.loop.rehearse import REFUSED
 from agents.state import LOCK_FILE, TOKEN_FILE
 from agents.transport import HttpConnection
 
@@ -131,7 +132,10 @@ def _state(config: AgentConfig, arguments: Sequence[str]) -> Iterator[dict[str, 
         yield _line("rehearsal", WRONG, done.stderr.strip()[-300:], "try headroom agent … --dry-run")
     else:
         first, *calls = done.stdout.splitlines() or [""]
-        yield _line("rehearsal", WELL, f"{first}: {len(calls)} calls, {calls[0]} first" if calls else first)
+        told = f"{first}: {len(calls)} calls, {calls[0]} first" if calls else first
+        is_refused = REFUSED in first
+        todo = "start the agent with a join token that is made for it" if is_refused else ""
+        yield _line("rehearsal", WRONG if is_refused else WELL, told, todo)
 
 
 def _lives(config: AgentConfig) -> bool:

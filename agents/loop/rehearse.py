@@ -29,6 +29,7 @@ from agents.wire import DeviceInventory, NodeTarget, WireError, decode
 
 PASSES_MAX = 1000
 RETIREMENT_S_MAX = 86_400.0
+REFUSED = "the control plane refuses this node"
 
 
 class PaperDevices:
@@ -166,7 +167,8 @@ def newest_target(servers: Servers, node: str, state: StateDirectory) -> tuple[N
             answer = connection.call("GET", f"/v1/agent/nodes/{node}/target", None)
             if answer.status == 200:
                 return decode(NodeTarget, answer.json()), "as the control plane has it"
-            reason = f"the control plane has none ({answer.reason()})"
+            is_refused = answer.status in (401, 403)
+            reason = f"{REFUSED if is_refused else 'the control plane has none'} ({answer.reason()})"
         except (UnreachableError, WireError) as error:
             reason = f"the control plane did not answer ({error})"
         finally:

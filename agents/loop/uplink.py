@@ -276,6 +276,8 @@ class Uplink:
             reasons.append(answer.reason())
             if answer.status not in _NOT_KNOWN:
                 break
+        if self._identity.has_ended():
+            reasons.append("this node's certificate has ended: a join token lets it in again")
         raise _LaterError("; ".join(reasons) or "no token to join with")
 
     def _enter(self, joined: object) -> None:

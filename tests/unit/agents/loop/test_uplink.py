@@ -163,6 +163,17 @@ def test_reports_are_sent_though_the_disk_is_too_full_for_another_certificate(
     assert [each["sequence"] for each in server.stored] == [1]
 
 
+def test_whose_certificate_has_ended_says_what_lets_it_in_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server()
+    node = Node(tmp_path, server)
+    monkeypatch.setattr(Identity, "has_ended", lambda _: True)
+    monkeypatch.setattr(server, "call", lambda *_: _answer(401, {"detail": "shows no certificate"}))
+    with pytest.raises(uplinks._LaterError, match=r"shows no certificate.*certificate has ended: a join token"):
+        node.uplink._join()
+
+
 def test_what_is_refused_as_of_the_future_is_told_to_who_keeps_the_time(tmp_path: Path) -> None:
     server = Server()
     node = Node(tmp_path, server)

@@ -302,7 +302,7 @@ def served() -> Iterator[Served]:
 
     class Answers(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response_only(200)
+            self.send_response_only(401 if self.headers.get("Authorization") == "Bearer over" else 200)
             self.send_header("Date", formatdate(time.time() + ahead_s[0], usegmt=True))
             self.send_header("Content-Length", "2")
             self.end_headers()
@@ -363,6 +363,9 @@ def test_a_node_by_its_state(served: Served, tmp_path: Path) -> None:
     assert lines["rehearsal"]["found"] == "no target: this node has not joined yet"
     with state.lock():
         assert "an agent lives" in agent_told(*own)["agent"]["found"]
+    state.write_text("token", "over")
+    refused = agent_told(*own)["rehearsal"]
+    assert (refused["state"], "join token" in refused["todo"]) == ("wrong", True)
     state.write_text("target.json", "{")
     assert "cannot be read" in agent_told(*own)["rehearsal"]["found"]
     state.path.chmod(0o755)
