@@ -284,7 +284,7 @@ class Links(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         told = dict(attrs)
-        if tag == "a" and "href" in told and "download" not in told:
+        if tag == "a" and ".csv" not in (told.get("href") or ".csv"):
             self.found.add(told["href"] or "")
 
 
@@ -651,6 +651,40 @@ def test_the_bill_is_taken_along_as_files(operator: Visitor) -> None:
             operator.page.get_by_role("link", name=name, exact=True).click()
         assert told.value.suggested_filename.startswith("headroom-")
         assert Path(told.value.path()).read_text().startswith(header)
+
+
+@pytest.mark.parametrize("path", ["/costs", "/costs?by=day", "/models", "/services", "/what-if"])
+def test_who_was_signed_out_meanwhile_is_asked_to_sign_in_by_every_form(
+    entrance: Entrance, served: Served, path: str
+) -> None:
+    visitor = entrance.window()
+    visitor.sign_in(served.tokens["operator"])
+    visitor.open(path)
+    visitor.page.context.add_cookies([{"name": COOKIE, "value": "over", "url": visitor.address}])
+    if path == "/what-if":
+        visitor.page.get_by_label("load of option 1").fill("2")
+        visitor.page.get_by_role("button", name="Plan them").click()
+    elif path == "/costs?by=day":
+        visitor.page.get_by_role("link", name="CSV", exact=True).click()
+    elif path == "/costs":
+        visitor.page.locator("#by").select_option("model")
+    else:
+        visitor.page.get_by_role("searchbox", name="Find").press_sequentially("vis")
+    expect(visitor.page.get_by_text("You are signed out: sign in again.")).to_be_visible()
+    assert "?" in visitor.page.url
+
+
+def test_a_form_that_is_refused_or_not_answered_says_so(viewer: Visitor) -> None:
+    viewer.open("/costs")
+    viewer.page.route(f"{viewer.address}/costs?**", lambda route: route.abort("connectionrefused"))
+    with viewer.expecting("failed: .*/costs", "console: .*"):
+        viewer.page.locator("#by").select_option("model")
+        viewer.link().to_have_text("nobody answered, nothing changed: try again")
+    viewer.page.unroute_all()
+    with viewer.expecting("status: 422 .*/costs", "console: .*"):
+        viewer.page.get_by_label("Label").fill("no name!")
+        viewer.page.keyboard.press("Tab")
+        expect(viewer.page.get_by_role("heading", level=1)).to_have_text("A field is invalid")
 
 
 def test_a_node_is_drained_and_put_back_with_a_second_thought(operator: Visitor) -> None:

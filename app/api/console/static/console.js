@@ -13,6 +13,15 @@
   const main = document.getElementById("main"), link = document.getElementById("link");
   if (!main || !window.EventSource) return;
 
+  // A form's answer that is no part of this page (signed out, refused) is a page of its own; none at all is said.
+  document.addEventListener("htmx:beforeSwap", function (event) {
+    const { xhr } = event.detail;
+    if (xhr.status < 400 && xhr.responseText.includes('id="live"')) return;
+    event.preventDefault();
+    window.location.assign(xhr.responseURL);
+  });
+  document.addEventListener("htmx:sendError", () => say("nobody answered, nothing changed: try again"));
+
   // --- Numbers, as the server writes them
   const thin = (text) => text.replace(/\B(?=(\d{3})+(?!\d))/g, "\u202f");
   function number(value, digits) {
@@ -103,7 +112,7 @@
   function say(text) {
     if (link.textContent === text) return;
     link.textContent = text;
-    link.className = text === "live" ? "soft live" : text.includes("trying") ? "lost" : "soft";
+    link.className = text === "live" ? "soft live" : text.includes("try") ? "lost" : "soft";
   }
   function startOver() {
     say("connection lost, trying again");
