@@ -47,9 +47,13 @@ def _config(url: str) -> Config:
 
 
 def upgrade(url: str, revision: str = "head") -> None:
-    """Migrate up to `revision`. Raises InputError when no way leads there, TransientError when nobody answers."""
+    """Migrate up to `revision`; a schema that is newer than `head` will do, and stays. Raises InputError when no way leads
+    there, TransientError when nobody answers.
+    """
     from alembic import command
 
+    if revision == "head" and (current(url) or "") > head():
+        return
     with translated(), _led(revision):
         command.upgrade(_config(url), revision)
 

@@ -176,6 +176,14 @@ def test_upgrading_twice_changes_nothing(migrated_url: str) -> None:
     assert _objects(migrated_url) == before
 
 
+def test_a_schema_of_newer_software_stays_as_it_is(migrated_url: str) -> None:
+    """So that what migrates before it starts can be put back."""
+    with psycopg.connect(migrated_url) as connection:
+        connection.execute("UPDATE schema_version SET version_num = '9001'")
+    migrate.upgrade(migrated_url)
+    assert migrate.current(migrated_url) == "9001"
+
+
 def test_rival_migrators_wait_for_each_other(empty_url: str) -> None:
     with psycopg.connect(empty_url) as connection, ThreadPoolExecutor(1) as pool:
         connection.execute("SELECT pg_advisory_lock(6843712905)")
