@@ -47,8 +47,8 @@ def _config(url: str) -> Config:
 
 
 def upgrade(url: str, revision: str = "head") -> None:
-    """Migrate up to `revision`; a schema that is newer than `head` will do, and stays. Raises InputError when no way leads
-    there, TransientError when nobody answers.
+    """Migrate up to `revision`; a schema that is newer than `head` will do, and stays. Raises InputError when no way
+    leads there, TransientError when nobody answers.
     """
     from alembic import command
 
