@@ -23,6 +23,7 @@ from app.services.seen.logs import LogWish
 from app.store.pages import PageOrder
 from app.store.tasks import TaskListing
 from app.store.telemetry import TelemetryWindow
+from solvers.domain.workload import SloScope
 from solvers.errors import NotFoundError
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
@@ -33,7 +34,7 @@ Word = Annotated[str, Query(max_length=100)]
 Hours = Annotated[float, Query(ge=0.1, le=720)]
 CHARTS = (
     {"name": "Requests per second", "fields": ["offered_rps", "completed_rps", "dropped_rps"], "live": "rate_rps"},
-    {"name": "Latency, ms", "fields": ["latency_ms_p50", "latency_ms_p99"], "live": "latency_ms_p99"},
+    {"name": "Latency end to end, ms", "fields": ["latency_ms_p50", "latency_ms_p99"], "live": "latency_ms_p99"},
     {"name": "Within its SLO, part of requests", "fields": ["slo_attainment"], "live": "slo_attainment", "near": True},
     {"name": "Replicas", "fields": ["replicas"], "live": "replicas_ready"},
     {"name": "SM share held, %", "fields": ["share_pct_sm"], "live": ""},
@@ -145,7 +146,7 @@ def _explained(visit: Visit, workload: str, fleet: Plain, why_not: str | None) -
 
 def _lined(slo: Plain) -> list[Plain]:
     """The charts, with the SLO as a line where it is one."""
-    lines = {"Latency, ms": slo.get("latency_ms")}
+    lines = {"Latency end to end, ms": slo.get("latency_ms") if slo["scope"] == SloScope.END_TO_END.value else None}
     if slo.get("percentile") is not None:
         lines["Within its SLO, part of requests"] = slo["percentile"] / 100
     return [{**chart, "line": lines.get(str(chart["name"])), "line_name": "SLO"} for chart in CHARTS]

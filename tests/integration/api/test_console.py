@@ -34,7 +34,7 @@ from solvers.domain.device import Label
 from solvers.domain.ids import PolicyName, ProjectName
 from solvers.domain.policy import Objective, Policy
 from solvers.domain.webhook import Webhook
-from solvers.domain.workload import Project
+from solvers.domain.workload import Project, SloScope
 from solvers.errors import TransientError
 from tests import builders
 from tests.integration.api.filled import FOREIGN_REPLICA, OWN_REPLICA, fill
@@ -605,6 +605,16 @@ def test_why_not_is_a_question_to_the_page(full: World) -> None:
     assert "<option selected>v100</option>" in told
     nothing = full.call("GET", f"{path}?why_not=h900", None, headers=full.cookie("viewer"))
     assert (nothing.status_code, "h900" in nothing.text) == (404, True)
+
+
+def test_a_promise_of_execution_is_no_line_over_latencies_from_end_to_end(full: World) -> None:
+    full.put(kinds.SERVICE, builders.service(slo=builders.slo(scope=SloScope.EXECUTION)))
+
+    def line(service: str) -> object:
+        (charts,) = re.findall(r"data-charts='([^']+)'", _text(full, "viewer", f"/services/{service}"))
+        return json.loads(html.unescape(charts))["charts"][1]["line"]
+
+    assert (line(f"{OWN}/vision"), line(f"{FOREIGN}/speech")) == (None, 60.0)
 
 
 def test_settings_show_where_alarms_go_and_what_came_of_it(full: World) -> None:

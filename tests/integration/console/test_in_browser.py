@@ -369,6 +369,13 @@ def test_the_reference_opens_where_a_link_leads(entrance: Entrance) -> None:
     assert (visitor.wide(), visitor.pale(), visitor.unreachable()) == ([], [], [])
 
 
+def test_a_name_as_long_as_names_may_be_has_room_on_a_phone(entrance: Entrance, served: Served) -> None:
+    visitor = entrance.signed_in(served.tokens["viewer"], width=WIDTHS[-1])
+    visitor.open(f"/services/{OWN}/{LONG}")
+    expect(visitor.page.get_by_text(f"headroom logs {OWN}/{LONG}")).to_be_visible()
+    assert visitor.wide() == []
+
+
 def test_what_is_not_there_is_a_page(viewer: Visitor) -> None:
     for path in ("/nowhere", f"/services/{OWN}/nobody", "/gpus/GPU-none", f"/plans/sha256:{'0' * 64}"):
         with viewer.expecting(f"status: 404 .*{path}", "console: .* 404"):
@@ -789,6 +796,16 @@ def test_a_part_is_told_with_what_it_is_a_part_of(viewer: Visitor, served: Serve
             expect(viewer.page.get_by_role("link", name="125.0 % of the cap of 1 000 W")).to_be_visible()
         finally:
             client.delete("power-cap", "cluster", CLUSTER)
+
+
+def test_what_is_used_of_an_error_budget_follows_and_who_breaks_it_is_asked_for(viewer: Visitor) -> None:
+    viewer.page.add_init_script(STREAM_KEPT)
+    viewer.open("/services")
+    viewer.link().to_have_text("live")
+    row = viewer.page.get_by_role("row").filter(has=viewer.page.get_by_role("link", name=f"{OWN}/vision", exact=True))
+    with viewer.page.expect_request(lambda request: request.url.endswith("/services"), timeout=15_000):
+        viewer.page.evaluate(TELL, ["services", {f"{OWN}/vision": {"slo_attainment": 0.999}}])
+        expect(row.get_by_role("cell", name="10.0 %", exact=True)).to_be_visible(timeout=900)
 
 
 def test_shares_that_overlap_are_drawn_whole_and_said(viewer: Visitor, served: Served) -> None:

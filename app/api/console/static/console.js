@@ -30,14 +30,16 @@
   }
   const FORMATS = {
     n0: (value) => number(value, 0), n1: (value) => number(value, 1), n2: (value) => number(value, 2),
-    pct: (value) => (100 * value).toFixed(1) + " %", part: (value) => FORMATS.pct(value), done: (value) => FORMATS.pct(Math.min(1, value)), usd: (value) => "$" + number(value, 2) + "/h", text: String,
+    pct: (value) => (100 * value).toFixed(1) + " %", part: (value, of) => FORMATS.pct(value / of), done: (value, of) => FORMATS.pct(Math.min(1, value / of)), missed: (kept, of) => FORMATS.pct((1 - kept) / of), usd: (value) => "$" + number(value, 2) + "/h", text: String,
   };
   const tone = (value) => (value === null ? "soft" : value >= 0.98 ? "good" : value >= 0.9 ? "warn" : "bad");
 
-  const told = (element, value) => (value === null || value === undefined ? "–" : FORMATS[element.dataset.as](element.dataset.of ? value / element.dataset.of : value));
+  const told = (element, value) => (value === null || value === undefined ? "–" : FORMATS[element.dataset.as](value, element.dataset.of));
+  const misses = ({ slo_attainment: kept, slo }) => typeof kept === "number" && slo?.percentile < 100 && kept < slo.percentile / 100;
   function put(element, value) {
     const as = element.dataset.as, text = told(element, value);
     if (as === "pct") element.className = tone(value);
+    if (as === "missed") element.className = value !== null && (1 - value) / element.dataset.of > 1 ? "bad" : "";
     if (element.textContent === text) return;
     if (element.firstChild && element.childNodes.length === 1) element.firstChild.data = text;
     else element.textContent = text;
@@ -139,7 +141,10 @@
       if (!things[id] && !first) moved = true;
       if (!first && topic + "/" + id === main.dataset.watch) moved = true;
       if ((STRUCTURE[topic] || []).some(other)) moved = true;
+      const missed = misses(before);
       things[id] = Object.assign(things[id] || {}, fields);
+      // Who needs somebody is another now.
+      if (!first && missed !== misses(things[id])) moved = true;
       for (const [name, value] of Object.entries(fields)) {
         for (const element of elements.get(topic + "/" + id + "/" + name) || []) {
           // A number beside a bar changes with it: who holds what is another now.
