@@ -688,6 +688,9 @@ def test_a_form_that_is_refused_or_not_answered_says_so(viewer: Visitor) -> None
         viewer.page.locator("#by").select_option("model")
         viewer.link().to_have_text("nobody answered, nothing changed: try again")
     viewer.page.unroute_all()
+    viewer.page.locator("#by").select_option("node")
+    viewer.link().to_have_text("")
+    expect(viewer.page.locator("#items")).to_have_text("By node")
     with viewer.expecting("status: 422 .*/costs", "console: .*"):
         viewer.page.get_by_label("Label").fill("no name!")
         viewer.page.keyboard.press("Tab")

@@ -14,13 +14,17 @@
   if (!main || !window.EventSource) return;
 
   // A form's answer that is no part of this page (signed out, refused) is a page of its own; none at all is said.
+  const UNHEARD = "nobody answered, nothing changed: try again";
   document.addEventListener("htmx:beforeSwap", function (event) {
     const { xhr } = event.detail;
-    if (xhr.status < 400 && xhr.responseText.includes('id="live"')) return;
+    if (xhr.status < 400 && xhr.responseText.includes('id="live"')) {
+      if (link.textContent === UNHEARD) say(main.dataset.topics ? "live" : "");
+      return;
+    }
     event.preventDefault();
     window.location.assign(xhr.responseURL);
   });
-  document.addEventListener("htmx:sendError", () => say("nobody answered, nothing changed: try again"));
+  document.addEventListener("htmx:sendError", () => say(UNHEARD));
 
   // --- Numbers, as the server writes them
   const thin = (text) => text.replace(/\B(?=(\d{3})+(?!\d))/g, "\u202f");
