@@ -419,6 +419,18 @@ def test_the_map_names_the_gpu_that_one_points_at(viewer: Visitor) -> None:
     expect(viewer.page.get_by_role("heading", level=1)).to_contain_text(f"{NODE} #0")
 
 
+def test_the_map_of_a_project_opens_nothing_that_it_may_not_see(entrance: Entrance, served: Served) -> None:
+    visitor = entrance.signed_in(served.tokens["own viewer"])
+    visitor.open("/fleet")
+    canvas = visitor.page.locator("#heat")
+    expect(visitor.page.locator("#heat-says")).to_have_text("Point at a GPU.")
+    canvas.click(position={"x": 6, "y": 20})
+    expect(visitor.page.locator("#heat-says")).to_contain_text(f"{NODE} #0 t4")
+    assert canvas.evaluate("(map) => map.style.cursor") == "default"
+    # What others hold beside it is not seen, and so not called free.
+    expect(visitor.page.get_by_text("free, or of other projects", exact=True)).to_be_visible()
+
+
 def test_the_keyboard_is_enough(entrance: Entrance, served: Served) -> None:
     visitor = entrance.window(width=390)
     visitor.open()

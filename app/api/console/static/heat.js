@@ -7,7 +7,8 @@
   const KINDS = ["gpu_type", "memory_mib"], told = JSON.parse(document.getElementById("heat-told").textContent);
   const named = (names, values) => Object.fromEntries(names.map((name, index) => [name, values[index]]));
   const gpus = told.nodes.flatMap(([rack, node, rows]) => rows.map(([kind, ...row]) => ({ rack, node, ...named(KINDS, told.kinds[kind]), ...named(FIELDS, row) })));
-  if (gpus.length) says.textContent = "Point at a GPU; a click opens it.";
+  const opens = "opens" in canvas.dataset;
+  if (gpus.length) says.textContent = opens ? "Point at a GPU; a click opens it." : "Point at a GPU.";
   for (const part of [canvas, canvas.parentElement.querySelector("form")]) part.hidden = false;
   const byId = new Map(gpus.map((gpu) => [gpu.id, gpu]));
   const select = document.getElementById("colour");
@@ -85,12 +86,12 @@
   }
   canvas.addEventListener("mousemove", function (event) {
     const gpu = under(event), known = (value, unit, of = 1) => (value === null || value === undefined ? "–" : Math.round(value / of) + unit);
-    canvas.style.cursor = gpu ? "pointer" : "default";
+    canvas.style.cursor = gpu && opens ? "pointer" : "default";
     if (gpu) says.textContent = `${gpu.node} #${gpu.index} ${gpu.gpu_type}: ${known(gpu.share_pct_sm_held, " % held")}, ${known(gpu.utilisation_pct, " % busy")}, ${known(gpu.power_w, " W")}, ${known(gpu.memory_mib_used, " GiB", 1024)} used, ${known(gpu.temperature_c, " °C")}, $${gpu.price_usd_per_h.toFixed(2)}/h${gpu.well ? "" : ", silent or ill"}`;
   });
   canvas.addEventListener("click", function (event) {
     const gpu = under(event);
-    if (gpu) window.location.href = "/gpus/" + encodeURIComponent(gpu.id);
+    if (gpu && opens) window.location.href = "/gpus/" + encodeURIComponent(gpu.id);
   });
   select.addEventListener("change", function () {
     window.history.replaceState(null, "", "?colour=" + select.value);
