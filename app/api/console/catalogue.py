@@ -5,6 +5,7 @@ signed in with which token.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Annotated, Any
 
 import yaml
@@ -89,10 +90,10 @@ def settings(visit: Looking) -> Response:
 
 
 def _channels(visit: Visit) -> Iterator[tuple[dict[str, Any], Delivery | None]]:
-    """Where alarms go, each with what it was told last."""
+    """Where alarms go, each with what it was told last; what waits in line was not told yet."""
     for stored in visit.every(kinds.WEBHOOK):
-        told = visit.services.history.deliveries(stored.key[0], PageOrder(limit=1)).items
-        yield stored.spec, next(iter(told), None)
+        line = whole(partial(visit.services.history.deliveries, stored.key[0]))
+        yield stored.spec, next((told for told in line if told.attempts), None)
 
 
 @router.post("/settings/sign-ins/end")

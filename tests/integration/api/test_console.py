@@ -626,6 +626,14 @@ def test_settings_show_where_alarms_go_and_what_came_of_it(full: World) -> None:
     assert "secret-path" not in page
     assert "never" in page
     assert "pager" not in _text(full, "own viewer", "/settings")
+    # Of a line that does not move it is told why: what waits behind the first was not tried yet.
+    with full.database.raw() as connection:
+        connection.execute(
+            "INSERT INTO webhook_deliveries (webhook, event_id, attempts, error) SELECT 'pager', id, "
+            "CASE row_number() OVER (ORDER BY id) WHEN 1 THEN 2 ELSE 0 END, "
+            "CASE row_number() OVER (ORDER BY id) WHEN 1 THEN 'answered 500' END FROM events ORDER BY id LIMIT 3"
+        )
+    assert "waiting: answered 500" in _text(full, "viewer", "/settings")
 
 
 def test_a_node_is_drained_and_put_back_and_says_how_far_it_is(full: World) -> None:
