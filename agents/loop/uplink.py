@@ -113,6 +113,10 @@ class _LaterError(Exception):
         self.after_s = after_s
 
 
+class _UnwelcomeError(_LaterError):
+    """The control plane answers, and does not want what this node says."""
+
+
 class Uplink:
     """Talks to the control plane. `run` belongs in a thread of its own."""
 
@@ -178,7 +182,8 @@ class Uplink:
                     self._served_by = self._connection.url
                     self._log.event("server.chosen", server=self._served_by)
             except (UnreachableError, IdentityError, StateFileError, _LaterError) as error:
-                self._log.state("control-plane", "away", reason=str(error))
+                state = "refuses" if isinstance(error, _UnwelcomeError) else "away"
+                self._log.state("control-plane", state, reason=str(error))
                 self._doubt(error)
                 self._backoff_s = min(BACKOFF_S_MAX, max(BACKOFF_S_MIN, 2.0 * self._backoff_s))
                 pause_s = self._backoff_s * self._jitter.uniform(0.5, 1.0)
@@ -209,7 +214,7 @@ class Uplink:
             elif b'"history-foreign"' in answer.body:
                 # It may be the wrong one, or a backup that nobody has given an epoch of its own yet.
                 self.joined.clear()
-                raise _LaterError(answer.reason(), POLL_S)
+                raise _UnwelcomeError(answer.reason(), POLL_S)
             elif self._tells_history and b'"unknown-field"' in answer.body:
                 self._tells_history = False
             elif len(reports) > 1:
@@ -278,7 +283,7 @@ class Uplink:
                 break
         if self._identity.has_ended():
             reasons.append("this node's certificate has ended: a join token lets it in again")
-        raise _LaterError("; ".join(reasons) or "no token to join with")
+        raise _UnwelcomeError("; ".join(reasons) or "no token to join with")
 
     def _enter(self, joined: object) -> None:
         if not isinstance(joined, dict):
@@ -331,7 +336,7 @@ class Uplink:
         answer = self._connection.call(method, path, body, headers)
         if answer.status in _NOT_KNOWN:
             self.joined.clear()
-            raise _LaterError(f"this node is not known: {answer.reason()}")
+            raise _UnwelcomeError(f"this node is not known: {answer.reason()}")
         if answer.later:
             raise _LaterError(answer.reason(), answer.after_s)
         return answer

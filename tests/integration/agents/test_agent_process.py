@@ -407,8 +407,8 @@ def test_a_second_agent_on_the_same_state_is_turned_away(plane: ControlPlane, ag
 
 def test_a_wrong_token_is_said_and_does_not_end_the_agent(plane: ControlPlane, agent: AgentProcess) -> None:
     agent.start(token="wrong")
-    plane.wait_for(lambda: agent.events("control-plane.away"))
-    assert "unknown token" in agent.events("control-plane.away")[0]["reason"]
+    plane.wait_for(lambda: agent.events("control-plane.refuses"))
+    assert "unknown token" in agent.events("control-plane.refuses")[0]["reason"]
     assert agent.process is not None
     assert agent.process.poll() is None
     assert plane.joins == []

@@ -76,7 +76,8 @@ class Node:
     """An uplink to such a server, which goes round when told."""
 
     def __init__(self, folder: Path, server: Server) -> None:
-        self.mailbox, state, log = Mailbox(ReportBuffer("boot-1")), StateDirectory(folder), Log(NODE, io.StringIO())
+        self.said = io.StringIO()
+        self.mailbox, state, log = Mailbox(ReportBuffer("boot-1")), StateDirectory(folder), Log(NODE, self.said)
         identity = Identity(FACTS.trust, state)
         self.uplink = Uplink(join_message(NODE, "boot-1"), FACTS, identity, state, self.mailbox, log)
         self.uplink._connection = server
@@ -163,15 +164,21 @@ def test_reports_are_sent_though_the_disk_is_too_full_for_another_certificate(
     assert [each["sequence"] for each in server.stored] == [1]
 
 
-def test_whose_certificate_has_ended_says_what_lets_it_in_again(
+def test_who_is_refused_after_an_outage_says_so_and_what_lets_it_in_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = Server()
     node = Node(tmp_path, server)
-    monkeypatch.setattr(Identity, "has_ended", lambda _: True)
+    monkeypatch.setattr(server, "call", mock.Mock(side_effect=UnreachableError("nobody is there")))
+    node.go_round()
     monkeypatch.setattr(server, "call", lambda *_: _answer(401, {"detail": "shows no certificate"}))
-    with pytest.raises(uplinks._LaterError, match=r"shows no certificate.*certificate has ended: a join token"):
-        node.uplink._join()
+    monkeypatch.setattr(Identity, "has_ended", lambda _: True)
+    node.go_round()
+    node.go_round()
+    said = [json.loads(line) for line in node.said.getvalue().splitlines()]
+    assert [line["event"] for line in said] == ["control-plane.away", "control-plane.refuses"]
+    assert "shows no certificate" in said[1]["reason"]
+    assert said[1]["reason"].endswith("certificate has ended: a join token lets it in again")
 
 
 def test_what_is_refused_as_of_the_future_is_told_to_who_keeps_the_time(tmp_path: Path) -> None:
