@@ -552,6 +552,12 @@ def test_the_bill_is_the_same_as_a_page_a_file_and_sql(
     assert len(api.splitlines()) > 2
 
 
+def test_the_bills_form_says_what_was_asked(full: World) -> None:
+    page = _text(full, "viewer", "/costs?days=3&project=gone-since")
+    for asked in ("3", "gone-since"):
+        assert f"<option selected>{asked}</option>" in page
+
+
 def test_budgets_are_held_against_the_month(full: World) -> None:
     with full.database.raw() as connection:
         connection.execute(SPENT)
