@@ -22,6 +22,8 @@ from solvers.domain.device import PowerScope
 
 CYCLES_SHOWN = 8
 AT_RISK_SHOWN = 8
+AGAIN_S = 60
+"""What no news tells of (the bill, a project's sums) is asked for anew so often, where no cycle did so."""
 DAY, WEEK = timedelta(days=1), timedelta(days=7)
 LANES = {Lane.ACT: "", Lane.APPROVE: "for services on approve, ", Lane.SHADOW: "for services on shadow, "}
 
@@ -36,7 +38,8 @@ def overview(visit: Looking) -> Response:
     return visit.page(
         "overview.html",
         fleet=fleet,
-        topics="fleet,services,cycles" if visit.may(CLUSTER_READ) else "services",
+        topics="fleet,services,cycles" if visit.may(CLUSTER_READ) else "services,work",
+        every_s=AGAIN_S,
         power_w=sum(device["power_w"] or 0.0 for device in fleet["devices"]),
         cap_w=_cap_w(visit),
         age_s=visit.services.status.stands_s(),

@@ -823,6 +823,22 @@ def test_what_is_used_of_an_error_budget_follows_and_who_breaks_it_is_asked_for(
         expect(row.get_by_role("cell", name="10.0 %", exact=True)).to_be_visible(timeout=900)
 
 
+def test_the_first_page_of_a_project_follows_its_work_and_its_sums(entrance: Entrance, served: Served) -> None:
+    visitor = entrance.signed_in(served.tokens["own viewer"])
+    visitor.page.add_init_script(STREAM_KEPT)
+    visitor.page.clock.install()
+    visitor.open()
+    visitor.link().to_have_text("live")
+
+    def is_page(request: Request) -> bool:
+        return request.resource_type == "fetch" and urlsplit(request.url).path == "/"
+
+    with visitor.page.expect_request(is_page, timeout=15_000):
+        visitor.page.evaluate(TELL, ["work", {WORK[0]: {"evictions": 905}}])
+    with visitor.page.expect_request(is_page, timeout=15_000):
+        visitor.page.clock.fast_forward(80_000)
+
+
 def test_shares_that_overlap_are_drawn_whole_and_said(viewer: Visitor, served: Served) -> None:
     served.house.change(SHARE.format("+ 90"))
     try:

@@ -99,11 +99,12 @@
     while (old.childNodes.length > next.length) old.lastChild.remove();
   }
 
-  let due = 0;
+  let due = 0, askedAt = Date.now();
   function refresh() {
     if (due) return;
     due = window.setTimeout(async function () {
       due = 0;
+      askedAt = Date.now();
       try {
         const answer = await fetch(window.location.href, { headers: { accept: "text/html" } });
         if (!answer.ok) return;
@@ -169,6 +170,8 @@
     link.className = "";
     return;
   }
+  const { every } = main.dataset, isOld = () => !document.hidden && Date.now() - askedAt >= 1000 * every;
+  if (every) window.setInterval(() => isOld() && refresh(), 250 * every);
   let source;
   function listen() {
     say("connecting");
