@@ -160,7 +160,9 @@ def _gpus(options: NvidiaConfig) -> Iterator[dict[str, str]]:
     else:
         found = boards.inventory()
         drivers = ", ".join(sorted({item.driver_version or "unknown" for item in found}))
-        yield _line("driver", WELL, f"{drivers}; {', '.join(f'{item.gpu_type} {item.uuid}' for item in found)}")
+        told = (drivers, ", ".join(f"{item.gpu_type} {item.uuid}" for item in found), *boards.left_out)
+        todo = "put it right, or take it out of --devices" if boards.left_out else ""
+        yield _line("driver", ODD if boards.left_out else WELL, "; ".join(told), todo)
     control = shutil.which(options.mps_control)
     if control is None:
         yield _line(

@@ -57,6 +57,7 @@ def open_host(
         now_s=now_s,
         mps_refusal=refusal,
         observing=config.dry_run,
+        left_out=boards.left_out,
         lost=(*crew.lost, "" if mps is None else mps.state_lost),
         let_go=let_go,
     )

@@ -156,6 +156,8 @@ class HostParts:
     """Only look: no daemon is started, no worker ended, nothing written."""
     lost: tuple[str, ...] = ()
     """What parts remembered and could not read."""
+    left_out: tuple[str, ...] = ()
+    """GPUs of this host that are not used, and why."""
     let_go: Callable[[], None] = lambda: None
     """Called last when the host is closed."""
 

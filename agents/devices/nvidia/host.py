@@ -337,6 +337,7 @@ class NvidiaDevices:
     def problems(self) -> tuple[str, ...]:
         left = sorted({reading.uuid for reading in self._roster.last.values()} - set(self._inventory))
         return (
+            *self._parts.left_out,
             *self._accounts.problems(),
             *self._modes.problems(),
             *self._control.problems(),

@@ -39,22 +39,25 @@ def parse_selection(selection: str) -> tuple[str, ...]:
 
 
 def select(found: FoundDevices, prefixes: tuple[str, ...]) -> FoundDevices:
-    """The chosen devices. The UUID of a GPU in MIG mode chooses all its MIG devices. Raises ConfigError for a prefix
-    that is ambiguous or fits nothing.
+    """The chosen devices. The UUID of a GPU in MIG mode chooses all its MIG devices. One that is gone is noted, for it
+    must not cost the others theirs. Raises ConfigError for a prefix that is ambiguous, or where none fits anything.
     """
     if not prefixes:
         return found
     chosen: set[str] = set()
+    gone: list[str] = []
     for prefix in prefixes:
         owners = {device.parent_uuid for device in found.devices if (device.parent_uuid or "").startswith(prefix)}
         exact = {device.uuid for device in found.devices if device.uuid.startswith(prefix)}
         if len(owners | exact) > 1:
             raise ConfigError(f"--devices: {prefix} fits several GPUs: {', '.join(sorted(map(str, owners | exact)))}")
         if not owners | exact:
-            notes = f" ({'; '.join(found.notes)})" if found.notes else ""
-            raise ConfigError(f"--devices: no usable GPU's UUID begins with {prefix}{notes}")
+            gone.append(f"no usable GPU's UUID begins with {prefix}")
         chosen |= exact | {device.uuid for device in found.devices if device.parent_uuid in owners}
-    return replace(found, devices=tuple(device for device in found.devices if device.uuid in chosen))
+    notes = (*gone, *found.notes)
+    if not chosen:
+        raise ConfigError(f"--devices: {'; '.join(notes)}")
+    return FoundDevices(devices=tuple(device for device in found.devices if device.uuid in chosen), notes=notes)
 
 
 COMPUTE_MODES = {0: ComputeMode.DEFAULT, 2: ComputeMode.PROHIBITED, 3: ComputeMode.EXCLUSIVE_PROCESS}
@@ -75,8 +78,8 @@ class NvmlBoards:
         self.driver = driver
         self._now_s = now_s
         found = select(driver.run("", look), prefixes)
-        self.notes = found.notes
-        """What is left out or missing, and why."""
+        self.left_out = self.notes = found.notes
+        """GPUs that are not used, and why; `notes` also what those that are used do not tell."""
         self._facts = {facts.uuid: facts for facts in found.devices}
         if not self._facts:
             raise ConfigError(f"no NVIDIA GPU can be used here{': ' if found.notes else ''}{'; '.join(found.notes)}")

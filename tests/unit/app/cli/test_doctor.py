@@ -355,6 +355,13 @@ def test_a_host_without_gpus_says_so(headroom: Headroom, home: Path, served: Ser
     assert "database" not in lines
 
 
+def test_gpus_that_are_not_used_are_odd(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    boards = SimpleNamespace(inventory=tuple, left_out=("GPU 1 is left out: lost",))
+    monkeypatch.setattr("agents.devices.nvml.open_boards", lambda *_, **__: boards)
+    said = agent_told("--server", served(0), "--devices", "nvml:all", "--state-dir", str(tmp_path / "none"))
+    assert (said["driver"]["state"], "GPU 1 is left out" in said["driver"]["found"]) == ("odd", True)
+
+
 def test_a_node_by_its_state(served: Served, tmp_path: Path) -> None:
     state = StateDirectory(tmp_path / "state")
     own = ("--server", served(0), "--devices", "fake:t4", "--state-dir", str(state.path), "--node", "n")

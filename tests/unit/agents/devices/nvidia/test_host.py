@@ -561,6 +561,10 @@ class TestAccounts:
         assert (found.healthy, found.energy_j, len(found.workers)) == (False, 0.0, 1)
         assert any("fallen off the bus" in problem for problem in devices.problems())
 
+    def test_gpus_that_are_not_used_are_told(self, world: World) -> None:
+        left_out = ("GPU 1 is left out: lost (NVML 15)",)
+        assert NvidiaDevices(replace(world.parts(), left_out=left_out)).problems() == left_out
+
     def test_what_a_device_says_is_told_for_a_while(self, world: World, devices: NvidiaDevices) -> None:
         said = [("xid", 31), ("xid", 31), ("ecc_single_bit", 0)]
         world.events = [BoardEvent(uuid=UUID, kind=kind, detail=detail, at_s=0.0) for kind, detail in said]

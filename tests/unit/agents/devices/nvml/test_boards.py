@@ -362,6 +362,13 @@ def test_a_prefix_must_fit_one_gpu(host: NvmlStandIn, opened: Opener) -> None:
         opened("nvml:GPU-zz")
 
 
+@with_gpus("t4", "t4")
+def test_a_named_gpu_that_is_gone_does_not_cost_the_others(host: NvmlStandIn, opened: Opener) -> None:
+    chosen = opened(f"nvml:{host.uuids[1]},GPU-zz")
+    assert [device.uuid for device in chosen.inventory()] == [host.uuids[1]]
+    assert chosen.left_out == ("no usable GPU's UUID begins with GPU-zz",)
+
+
 @with_gpus("t4", "a100-40gb-mig")
 def test_a_cut_gpu_s_uuid_takes_its_slices(host: NvmlStandIn, opened: Opener) -> None:
     parent, (first, second) = host.uuids[1], host.plans[1].migs
