@@ -1,10 +1,13 @@
 -- name: begin_sign_in
--- Keeps a sign-in by the hash of its secret, and forgets those that have been over for a day.
+-- Keeps a sign-in by the hash of its secret, no longer than its token; forgets those that have been over for a day.
 WITH forgotten AS (
     DELETE FROM sign_ins WHERE least(expires_at, ended_at) < now() - interval '1 day'
 )
 INSERT INTO sign_ins (id, token_id, secret_hash, browser, expires_at)
-VALUES (:id, :token_id, :secret_hash, :browser, now() + make_interval(secs => :ttl_s))
+VALUES (
+    :id, :token_id, :secret_hash, :browser,
+    least(now() + make_interval(secs => :ttl_s), (SELECT expires_at FROM tokens WHERE id = :token_id))
+)
 RETURNING id, token_id, browser, created_at, expires_at
 
 -- name: find_sign_in

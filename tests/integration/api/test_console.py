@@ -149,6 +149,18 @@ def test_a_sign_in_ends_with_its_time_and_its_token(world: World) -> None:
         assert SIGN_IN in world.call("GET", "/", None, headers=held).text, over
 
 
+def test_a_sign_in_is_told_to_end_no_later_than_its_token(world: World) -> None:
+    with world.database.raw() as connection:
+        connection.execute("UPDATE tokens SET expires_at = '2100-01-01' WHERE role = 'viewer'")
+        connection.execute("UPDATE tokens SET expires_at = now() + interval '9 minutes' WHERE project IS NOT NULL")
+    for who, seconds in (("viewer", SIGN_IN_S), ("own viewer", 540), ("admin", SIGN_IN_S)):
+        world.cookie(who)
+        last = "SELECT extract(epoch FROM expires_at - created_at) FROM sign_ins ORDER BY created_at DESC LIMIT 1"
+        with world.database.raw() as connection:
+            ((lasts_s,),) = connection.execute(last).fetchall()
+        assert float(lasts_s) == pytest.approx(seconds, abs=60), who
+
+
 def test_a_link_signs_in_once_and_for_a_minute(world: World) -> None:
     world.client.follow_redirects = False
 
