@@ -20,16 +20,15 @@ from functools import cached_property
 import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
-from solvers.engines.base import Limits, create
+from solvers.engines.anneal import GroupChoices, Heat, RowEnds, annealed
 from solvers.engines.deadline import Deadline
 from solvers.engines.highs import ColumnMaster, Columns, Relaxed
 from solvers.planners.joint.solve.generate import Look, Pricing
 from solvers.planners.joint.solve.judge import Judge
-from solvers.planners.joint.solve.master import Rows, programme_of
+from solvers.planners.joint.solve.master import Rows
 from solvers.problems.joint import WHOLE_PCT, JointProblem
 from solvers.problems.patterns import EMPTY, Judged, Layout, Pattern, Patterns, Standing, ordered
 
-ENGINE = "highs"
 GROUPS_MAX = 40
 """Groups that are open."""
 ROWS_MAX, ROWS_PER_S, ROWS_PER_UNIT = 20_000, 8000.0, 120.0
@@ -38,14 +37,12 @@ PRICED_MAX, PRICED_LOOK = 4, Look(part=0.02, step_pct=5, repeats=4)
 """Times that contents are priced at what the programme's relaxed optimum would pay for them, and how closely."""
 STEPS_LEAST = 4
 """Shares that a new member is tried with."""
-ENTRIES, COLUMNS_LEAST = 30_000, 250
-"""Of the integer programme: rows times columns; and columns."""
-NODES_LEAST, NODES_MAX = 5.0, 30.0
-"""That are looked at, where work is counted."""
-GAP, FAR = 5e-4, 0.02
-"""Of the integer programme: what is nothing; where it found something so far from its bound, smaller ones inside it
-find more. Where it found nothing they did so in one case of fourteen, by half a per cent.
-"""
+COLUMNS_MOST, STEPS, STEPS_PER_S = 1600, 40_000_000, 1e8
+"""Of the search: columns, and elementary steps, in a second of haste."""
+HOT, COLD = 0.25, 0.01
+"""Of the dearest device, and of that: what a move may lose at first, and at last."""
+GAP = 5e-4
+"""What is nothing."""
 DUST = 1e-6
 SURE = 1e-6
 """Of what must be served, beside it: engines round."""
@@ -307,7 +304,9 @@ class _ReachProgramme:
         self.upper = np.concatenate([master.upper, stands.devices.astype(np.float64), spare, np.zeros(flags)])
         undone = self._undone(master, ends_at, terms)
         self.columns, self.first = Columns.joined([*undone, contents]), sum(len(item) for item in undone)
-        self.integer = np.arange(len(self.columns)) >= self.first - flags
+        self.choices = GroupChoices(
+            columns=contents, group=options.group, devices=stands.devices, ends=self._ends(undone, ends_at)
+        )
 
     def _undone(self, master: Rows, ends_at: int, terms: ReachTerms) -> list[Columns]:
         """What is short of what is sized for; replicas that are missing; what is short of what must be served, and what
@@ -340,6 +339,25 @@ class _ReachProgramme:
             ),
         ]
 
+    def _ends(self, undone: Sequence[Columns], ends_at: int) -> RowEnds:
+        """The same, as what each row costs that is short or over."""
+        slack, (rest_usd, held_usd), (once_usd, any_usd) = undone[0], *(np.split(item.cost, 2) for item in undone[1:])
+        first, first_usd = np.zeros((2, len(self.lower)))
+        first[slack.row], first_usd[slack.row] = slack.upper, slack.cost
+        short_usd, short_once, over_usd, over_once = np.full((4, len(self.lower)), np.inf)
+        short_usd[self.must], short_once[self.must] = rest_usd, once_usd
+        over_usd[ends_at + self.must], over_once[ends_at + self.must] = held_usd, any_usd
+        return RowEnds(
+            lower=self.lower,
+            upper=self.upper,
+            first=first,
+            first_usd=first_usd,
+            short_usd=short_usd,
+            once_usd=short_once,
+            over_usd=over_usd,
+            over_once_usd=over_once,
+        )
+
     def short(self, counts: Whole) -> bool:
         """Whether anybody is short of what must be served once all have launched."""
         served = self.options.judged.served_rps(self.stands.problem, counts)
@@ -363,56 +381,32 @@ class _ReachProgramme:
         look = replace(PRICED_LOOK, step_pct=step * max(1, PRICED_LOOK.step_pct // step))
         return Pricing(stands.judge, rows, stands.judge.width).price(duals, look, deadline, 0.0).rows
 
-    def _values(self, counts: Whole) -> Floats | None:
-        """With so many devices of each column; None where that is not lawful."""
-        columns, values, must = self.columns, np.zeros(len(self.columns)), self.must
-        values[self.first :] = counts
-        held = np.bincount(columns.row, weights=columns.value * values[columns.number], minlength=len(self.lower))
-        if (held > self.upper + DUST * np.maximum(1.0, np.abs(self.upper))).any():
-            return None
-        missing, slacks = np.maximum(0.0, self.lower - held), self.first - 4 * len(must)
-        row = columns.row[:slacks]
-        values[:slacks] = np.minimum(missing[row], columns.upper[:slacks])
-        missing[row] -= values[:slacks]
-        values[slacks : slacks + len(must)] = missing[must]
-        values[slacks + 2 * len(must) : slacks + 3 * len(must)] = missing[must] > DUST
-        return values
-
     def whole(self, terms: ReachTerms, deadline: Deadline, earlier: Whole) -> Whole:
         """Devices of every column: the best that was found, which may be what stands, or an earlier answer."""
-        columns, stands, best, usd = self.columns, np.zeros_like(earlier), None, np.inf
+        choices, stands = self.choices, np.zeros_like(earlier)
         stands[: self.stands.count] = self.stands.devices[: self.stands.count]
-        counts = stands
-        for known in (stands, earlier) if earlier.any() else (stands,):
-            values = self._values(known)
-            if values is not None and columns.cost @ values < usd:
-                counts, best, usd = known.copy(), values, float(columns.cost @ values)
-        relaxed = self._relaxed(deadline)
+        counts = min((stands, earlier) if earlier.any() else (stands,), key=choices.usd)
+        usd, relaxed = choices.usd(counts), self._relaxed(deadline)
         if relaxed is None:
             return counts
         self.left_usd = usd - relaxed.value
         if self.left_usd <= terms.left_usd + terms.gap * abs(relaxed.value):
             return counts
+        columns, steps = self.columns, min(STEPS, int(STEPS_PER_S * deadline.time_left_s))
         worth = np.bincount(columns.number, weights=columns.value * relaxed.row_duals[columns.row])
         reduced = (columns.cost - worth)[self.first :]
         reduced[: self.stands.count] = reduced[counts > 0] = -np.inf
         # What costs more than all that could be gained is in no better answer.
-        useful = int((reduced <= usd - relaxed.value).sum())
-        most = min(useful, max(self.stands.count, COLUMNS_LEAST, ENTRIES // len(self.lower)))
-        chosen = np.sort(np.argsort(reduced, kind="stable")[:most])
-        nodes = min(NODES_MAX, max(NODES_LEAST, ENTRIES * NODES_MAX / (len(self.lower) * max(1, most))))
-        some = np.concatenate([np.arange(self.first), self.first + chosen])
-        program = programme_of(columns.take(some), self.integer[some], self.lower, self.upper)
-        work, begin = None if deadline.work_units is None else nodes, None if best is None else best[some]
-        limits = Limits(time_s=deadline.time_left_s, work=work, gap=GAP, within=False)
-        answer = create(ENGINE).solve(program, limits, begin)
-        far = answer.objective - answer.bound > FAR * abs(answer.bound)
-        if far and usd - answer.objective > GAP * abs(answer.objective) and not deadline.over:
-            answer = create(ENGINE).solve(program, replace(limits, within=True), answer.values)
-        if answer.values is not None and answer.objective < usd:
-            self.left_usd = answer.objective - relaxed.value
-            counts[:] = 0
-            counts[chosen] = np.rint(answer.values[self.first :]).astype(np.int64)
+        useful = int((reduced <= self.left_usd).sum())
+        chosen = np.argsort(reduced, kind="stable")[: min(useful, max(self.stands.count, COLUMNS_MOST))]
+        hot_usd = HOT * self.stands.problem.dearest_usd
+        how = Heat(hot_usd=hot_usd, cold_usd=COLD * hot_usd, steps=steps)
+        found = np.zeros_like(counts)
+        found[chosen] = annealed(choices.take(chosen), counts[chosen], relaxed.row_duals, how)
+        if choices.usd(found) < usd:
+            self.left_usd, counts = choices.usd(found) - relaxed.value, found
+        if steps < STEPS:
+            self.left_usd = np.inf
         return counts
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from solvers.domain.arrays import Floats
-from solvers.engines.base import Engine, EngineAnswer, EngineStatus, Limits, Program, create
+from solvers.domain.arrays import Floats, Whole
+from solvers.engines.anneal import GroupChoices, Heat
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve import reach
 from solvers.planners.joint.solve.generate import Found, Look, Pricing
@@ -88,13 +88,14 @@ class TestReached:
         first = reached(made, apart, (dense,), TERMS, within)
         assert first.layout.patterns == (dense,)
 
-        def nothing(_: str) -> Engine:
+        def nothing(*_: object) -> Whole:
             raise AssertionError("there is nothing to search")
 
-        monkeypatch.setattr(reach, "create", nothing)
+        monkeypatch.setattr(reach, "annealed", nothing)
         monkeypatch.setattr(reach, "PRICED_MAX", 0)
         again = reached(made, apart, (), TERMS, within, begin=first)
-        assert (again.layout, again.left_usd) == (first.layout, pytest.approx(first.left_usd))
+        assert again.layout == first.layout
+        assert again.left_usd == pytest.approx(first.left_usd)
         # What may not be, as what stands may come to, is nothing to begin with.
         crowded = replace(dense, shares_pct=(80, 80))
         beyond = replace(first, taken=((0, crowded, 1), (1, crowded, 1)), left_usd=100.0)
@@ -118,44 +119,37 @@ class TestReached:
 
         deadline = Deadline(seconds=lasts_s)
 
-        class Slow:
-            name = "slow"
-
-            def solve(self, program: Program, limits: Limits, hint: Floats | None = None) -> EngineAnswer:
-                deadline.seconds = 0.0
-                assert hint is not None
-                return EngineAnswer(status=EngineStatus.FEASIBLE, values=hint, objective=float(program.cost @ hint))
-
-        def slow(_: str) -> Engine:
-            return Slow()
+        def slow(_: GroupChoices, counts: Whole, *_others: object) -> Whole:
+            deadline.seconds = 0.0
+            return counts
 
         with monkeypatch.context() as patch:
-            patch.setattr(reach, "create", slow)
+            patch.setattr(reach, "annealed", slow)
             first = reached(made, apart, (), TERMS, deadline)
         assert (sum(first.layout.counts), first.left_usd) == (2, 0.0)
         again = reached(made, apart, (), TERMS, Deadline(seconds=60.0, work_units=500), begin=first)
         assert sum(again.layout.counts) == 1
 
-    @pytest.mark.parametrize("finds", [True, False])
-    def test_a_closer_look_is_for_what_was_found_far_from_its_bound(
-        self, monkeypatch: pytest.MonkeyPatch, finds: bool
-    ) -> None:
-        asked = list[bool]()
-
-        class Far:
-            name = "far"
-
-            def solve(self, program: Program, limits: Limits, hint: Floats | None = None) -> EngineAnswer:
-                asked.append(limits.within)
-                found = create("highs").solve(program, limits, hint)
-                assert hint is not None
-                stays = replace(found, values=hint, objective=float(program.cost @ hint))
-                return replace(found if finds else stays, bound=found.objective / 2)
-
-        def far(_: str) -> Engine:
-            return Far()
-
-        monkeypatch.setattr(reach, "create", far)
+    def test_a_search_in_haste_is_searched_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Though the deadline has not come when it ends."""
         made = problem(2, workloads=(workload(0, 40.0), workload(1, 40.0)))
-        self.changed(made, *(Standing(pattern=pattern(made, (number, 40)), devices=1) for number in (0, 1)))
-        assert asked == [False, True][: 1 + finds]
+        apart = [Standing(pattern=pattern(made, (number, 40)), devices=1) for number in (0, 1)]
+        asked = list[int]()
+
+        def vain(_: GroupChoices, counts: Whole, _price: Floats, how: Heat) -> Whole:
+            asked.append(how.steps)
+            return counts
+
+        with monkeypatch.context() as patch:
+            patch.setattr(reach, "annealed", vain)
+            first = reached(made, apart, (), TERMS, Deadline(seconds=0.1))
+        assert 0 < asked[0] < reach.STEPS
+        assert (sum(first.layout.counts), first.left_usd) == (2, 0.0)
+        again = reached(made, apart, (), TERMS, Deadline(seconds=60.0, work_units=500), begin=first)
+        assert sum(again.layout.counts) == 1
+        # Without haste it is over with what it left.
+        with monkeypatch.context() as patch:
+            patch.setattr(reach, "annealed", vain)
+            first = reached(made, apart, (), TERMS, Deadline(seconds=60.0))
+        assert first.left_usd > 0
+        assert sum(reached(made, apart, (), TERMS, Deadline(seconds=60.0), begin=first).layout.counts) == 2
