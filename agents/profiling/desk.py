@@ -375,6 +375,9 @@ class ProfilingDesk:
             return "the target wants the device back" if wanted_back else "the run was ended"
         if ended == "failing":
             return f"several points in a row gave no result, first {self._resultless}"
+        if ended == "budget" and not any(self._counts):
+            reckoned = f"a first point is reckoned with {POINT_S_USUAL:g} s"
+            return f"nothing was measured: the budget is {order.budget_s:g} s, and {reckoned}"
         return ""
 
 

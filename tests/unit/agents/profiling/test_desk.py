@@ -134,6 +134,14 @@ def left_clean(room: Room) -> bool:
     return free and room.stage.devices.workers() == () and all(load.closed for load in room.stage.loads)
 
 
+def test_a_budget_too_small_for_one_point_is_said(room: Room) -> None:
+    room.order(budget_s=30.0)
+    room.plane.asked = POINTS
+    room.desk().look()
+    detail = "nothing was measured: the budget is 30 s, and a first point is reckoned with 40 s"
+    assert room.plane.news[-1] == {"state": "failed", "measured": 0, "doubtful": 0, "detail": detail}
+
+
 def test_an_order_is_measured_and_handed_in(room: Room) -> None:
     room.order()
     room.plane.asked = POINTS
