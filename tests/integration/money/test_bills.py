@@ -74,6 +74,34 @@ def test_slices_cost_their_memory_and_the_cut_gpu_no_more_than_a_whole_one(sessi
     assert {row[0]: row[1] for row in bills} == {"half": 2, "quarter": 1, "whole": 1}
 
 
+@pytest.mark.parametrize(
+    ("whole", "halves", "paid_s"),
+    [
+        pytest.param([(0, 30)], (30, 60), 30, id="cut"),
+        pytest.param([(40, 60)], (0, 40), 20, id="put back"),
+        pytest.param([(0, 20), (50, 60)], (20, 50), 30, id="cut and put back"),
+        pytest.param([(0, 45)], (30, 60), 30, id="listed beside its slices for a while"),
+    ],
+)
+def test_a_gpu_is_paid_whole_for_the_part_of_a_minute_before_and_after_its_slices(
+    session: Session, fleet: Fleet, whole: list[tuple[int, int]], halves: tuple[int, int], paid_s: int
+) -> None:
+    fleet.gpu_type("a100", 81920, price(3.6))
+    fleet.node("n1")
+    fleet.device("whole", gpu_type="a100", memory_mib=81920, billed=(after(whole[0][0]), after(whole[0][1])))
+    for begun, ended in whole[1:]:
+        session.execute(update(devices).values(billed_from=after(begun), billed_until=None))
+        session.execute(update(devices).values(billed_until=after(ended)))
+    for uuid in ("half-1", "half-2"):
+        billed = (after(halves[0]), after(halves[1]))
+        fleet.device(uuid, gpu_type="a100", memory_mib=40960, parent="whole", billed=billed)
+    account(session, after(80))
+    assert_sums(session)
+    bills = session.execute(text("SELECT device_uuid, usd FROM device_bills")).all()
+    half = Decimal(halves[1] - halves[0]) / 2000
+    assert {row[0]: row[1] for row in bills} == {"whole": Decimal(paid_s) / 1000, "half-1": half, "half-2": half}
+
+
 def test_energy_is_paid_beside_the_price_whoever_owns_the_gpu(session: Session, fleet: Fleet) -> None:
     """6 kJ a minute at $0.36 per kWh and PUE 1.5: 0.0009 dollars, two thirds of the first one's the replica's."""
     fleet.policy(0.36, 1.5)
