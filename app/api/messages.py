@@ -24,6 +24,8 @@ INT4_MAX = 2**31 - 1
 CSR_LENGTH_MAX = 16_384
 INT8_MAX = 2**63 - 1
 REPORT_INTERVAL_S_MAX = 3600.0
+REPORT_INTERVAL_S_MIN = 1e-6
+"""No sender counts for less, and what it counted over it stays a finite rate."""
 ITEMS_MAX = 4096
 _TEXT = r"^[^\x00-\x1f\x7f]*$"
 _ID = r"^[A-Za-z0-9][A-Za-z0-9._:@#/-]*$"
@@ -31,7 +33,7 @@ _UUID = r"^[A-Za-z0-9][A-Za-z0-9._:-]*$"
 _NAME = r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$"
 
 _NUMBERS: Mapping[str, Mapping[str, float]] = {
-    "interval_s": {"gt": 0, "le": REPORT_INTERVAL_S_MAX},
+    "interval_s": {"ge": REPORT_INTERVAL_S_MIN, "le": REPORT_INTERVAL_S_MAX},
     "observed_at_s": {"ge": 0, "le": 32_503_680_000},
     "utilisation_pct": {"ge": 0, "le": 100},
     "temperature_c": {"ge": -100, "le": 300},
