@@ -54,14 +54,17 @@ def with_token_profiles(snapshot: Snapshot) -> Snapshot:
         if key not in kept and model is not None and gpu_type is not None:
             # Steps that nothing can take are a slip in the model's document, which must not end everybody's plans.
             with suppress(FieldError):
-                made = _token_profile(model, gpu_type, sheets, snapshot.policy.caution_std)
+                made = token_profile(model, gpu_type, sheets, snapshot.policy.caution_std)
                 kept.update({key: made} if made is not None else {})
     return replace(snapshot, token_profiles=tuple(kept[key] for key in sorted(kept)))
 
 
-def _token_profile(
+def token_profile(
     model: ModelVariant, gpu_type: GpuType, sheets: dict[str, GpuType], caution_std: float
 ) -> TokenProfile | None:
+    """What is believed of a model's steps on a GPU type, by data sheets of every type; None without a cache per token.
+    Raises FieldError for steps that nothing can take.
+    """
     if model.kv_cache_mib_per_token is None:
         return None
     found = believed_costs(model, gpu_type, 1, load_llm_library(), sheets)

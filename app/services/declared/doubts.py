@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from sqlalchemy.orm import Session
 
-from app import kinds
+from app import kinds, library
 from app.errors import Fault
+from app.services.beliefs.completion import token_profile
 from app.store import documents, nodes
 from app.store.nodes import FleetPart
 from solvers.domain.arrays import Floats
@@ -35,8 +38,9 @@ from solvers.domain.workload import (
     TrainingJob,
     Work,
 )
+from solvers.errors import FieldError
 from solvers.models.base import Quantity, Queries
-from solvers.models.serving.token_plans import LONG_PART
+from solvers.models.serving.token_plans import LONG_PART, TokenPromise, TokenServing, choices
 from solvers.models.suite import Suite
 from solvers.problems.needs import limit_ms, task_rate_rps
 from solvers.problems.promise import PERCENTILE_MAX, Promise, settle
@@ -87,13 +91,18 @@ def _of_pool(session: Session, pool: Pool) -> Iterator[Fault]:
 def _of_prices(session: Session, kind: PriceKind, node: Node | None = None) -> Iterator[Fault]:
     """Of types that have prices, but none at which these GPUs would be paid for."""
     for part in nodes.fleet_parts(session, node=None if node is None else node.id):
-        stored = documents.find(session, kinds.GPU_TYPE, (part.gpu_type,))
-        prices = () if stored is None else from_plain(GpuType, stored.spec).prices
+        sheet = _gpu_type(session, part)
+        prices = () if sheet is None else sheet.prices
         regions = {row.region for row in prices if row.kind is kind}
         if prices and (regions.isdisjoint({node.region, "default"}) if node is not None else not regions):
             where = f" in {node.region}" if node is not None else ""
             detail = f"{part.gpu_type} has no {kind.value} price{where}: its GPUs are planned and billed as free"
             yield Fault(pointer="/price_kind", code="price-missing", detail=detail)
+
+
+def _gpu_type(session: Session, part: FleetPart) -> GpuType | None:
+    stored = documents.find(session, kinds.GPU_TYPE, (part.gpu_type,))
+    return None if stored is None else from_plain(GpuType, stored.spec)
 
 
 def _of_slo(slo: Slo) -> Iterator[Fault]:
@@ -129,12 +138,13 @@ def _of_work(session: Session, work: Work, fleet: Sequence[FleetPart], suite: Su
         yield Fault(pointer="/model", code="memory-too-small", detail=detail)
     elif isinstance(work, Service) and work.tokens is not None:
         yield from _of_tokens(work.tokens, models)
+        yield from _of_steps(work, work.tokens, models, {part: _gpu_type(session, part) for part in fleet})
     elif not isinstance(work, TrainingJob) and suite is not None:
         best = _bests(suite, [item.name for item in models], fleet)
         if isinstance(work, Service) and best:
             yield from _of_latency(work.slo, best)
         if best:
-            yield from _of_rate(work, best, {part.gpu_type: part.gpus for part in fleet})
+            yield from _of_rate(work, sum(part.gpus * _rate_rps(part, best) for part in fleet))
 
 
 def _of_tokens(lengths: TokenLengths, models: Sequence[ModelVariant]) -> Iterator[Fault]:
@@ -145,6 +155,43 @@ def _of_tokens(lengths: TokenLengths, models: Sequence[ModelVariant]) -> Iterato
     if LONG_PART * longest + (1 - LONG_PART) > lengths.input_tokens_mean:
         detail = f"two in a hundred prompts of {longest:g} tokens make a mean above {lengths.input_tokens_mean:g}"
         yield Fault(pointer="/tokens/input_tokens_p99", code="lengths-contradict", detail=detail)
+
+
+def _of_steps(
+    service: Service, lengths: TokenLengths, models: Sequence[ModelVariant], fleet: dict[FleetPart, GpuType | None]
+) -> Iterator[Fault]:
+    """Of a promise of tokens, and of the rate at which whole GPUs are believed to keep it."""
+    first_ms, between_ms = service.slo.first_token_ms or math.inf, service.slo.inter_token_ms or math.inf
+    promise = TokenPromise(
+        lengths=lengths,
+        first_token_ms=first_ms,
+        inter_token_ms=between_ms,
+        percentile=min(service.slo.percentile, PERCENTILE_MAX),
+        utilisation_max=1.0,
+    )
+    known = (*library.load_gpu_types(), *fleet.values())
+    sheets: dict[str, GpuType] = {item.name: item for item in known if item is not None}
+    found: list[tuple[FleetPart, TokenServing]] = []
+    for (part, sheet), model in product(fleet.items(), models):
+        # Of steps that nothing can take nothing is known.
+        with suppress(FieldError):
+            profile = None if sheet is None else token_profile(model, sheet, sheets, caution_std=0.0)
+            found += [(part, item) for item in (() if profile is None else choices(profile, promise))]
+    fitting = [(part, item) for part, item in found if item.memory_mib <= part.memory_mib_max]
+    if found and not fitting:
+        least, largest = min(item.memory_mib for _, item in found), max(part.memory_mib_max for part in fleet)
+        detail = f"one request of such lengths needs {least / 1024:.1f} GiB, its network included,"
+        detail += f" and the largest device has {largest / 1024:.1f} GiB"
+        yield Fault(pointer="/tokens", code="memory-too-small", detail=detail)
+    elif fitting and not any(item.rate_rps for _, item in fitting):
+        best_ms = min(item.first_token_ms for _, item in fitting), min(item.inter_token_ms for _, item in fitting)
+        detail = f"{best_ms[0]:.3g} ms to the first token and {best_ms[1]:.3g} ms between tokens are the best that any"
+        detail += " device is believed to do, alone and hardly used; it is served as near as is known"
+        missed = "first_token_ms" if first_ms < best_ms[0] else "inter_token_ms"
+        yield Fault(pointer=f"/slo/{missed}", code="slo-unreachable", detail=detail)
+    elif fitting:
+        most = {part: max(item.rate_rps for at, item in fitting if at is part) for part, _ in fitting}
+        yield from _of_rate(service, sum(part.gpus * rate_rps for part, rate_rps in most.items()))
 
 
 def _of_latency(slo: Slo, best: Sequence[_BestOfType]) -> Iterator[Fault]:
@@ -165,20 +212,18 @@ def _answers_ms(promise: Promise, item: _BestOfType) -> Floats:
     return settle(promise, np.array(BATCHES, dtype=np.float64), item.latency_ms, item.latency_ms).latency_ms
 
 
-def _of_rate(work: Service | OfflineTask, best: Sequence[_BestOfType], gpus: dict[str, float]) -> Iterator[Fault]:
-    by_type = {name: max(item.rate_rps for item in best if item.gpu_type == name) for name in gpus if _told(name, best)}
-    most = sum(gpus[name] * rate_rps for name, rate_rps in by_type.items())
+def _of_rate(work: Service | OfflineTask, most_rps: float) -> Iterator[Fault]:
     wanted, pointer = (
         (work.rate_rps_declared, "/rate_rps_declared") if isinstance(work, Service) else (task_rate_rps(work), "/slo")
     )
-    if wanted > most:
+    if wanted > most_rps:
         detail = f"{wanted:,.4g} requests/s are more than all devices that may serve it"
-        detail += f" are believed to do together ({most:,.4g}/s)"
+        detail += f" are believed to do together ({most_rps:,.4g}/s)"
         yield Fault(pointer=pointer, code="rate-unservable", detail=detail)
 
 
-def _told(gpu_type: str, best: Sequence[_BestOfType]) -> bool:
-    return any(item.gpu_type == gpu_type for item in best)
+def _rate_rps(part: FleetPart, best: Sequence[_BestOfType]) -> float:
+    return max((item.rate_rps for item in best if item.gpu_type == part.gpu_type), default=0.0)
 
 
 def _bests(suite: Suite, models: Sequence[str], fleet: Sequence[FleetPart]) -> list[_BestOfType]:

@@ -220,6 +220,27 @@ def test_what_can_hardly_be_meant_is_warned_of(world: World, headroom: Headroom,
     assert "headroom-warnings" not in answer.headers
 
 
+def test_tokens_that_nothing_can_promise_are_warned_of(world: World) -> None:
+    world.joined()
+    small = {"name": "tiny-llm", "family": "llama", "parameters_million": 1000, "memory_mib_weights": 2000}
+    small["kv_cache_mib_per_token"] = 0.03
+    assert world.call("PUT", "/v1/models/tiny-llm", plain=small).status_code == 201
+    kept = {"kind": "tokens", "first_token_ms": 9e3, "inter_token_ms": 900, "percentile": 95}
+    usual = {"input_tokens_mean": 100, "output_tokens_mean": 50}
+    for slo, tokens, rate_rps, warned in (
+        ({}, {}, 0.1, ""),
+        ({"first_token_ms": 0.001}, {}, 0.1, "/slo/first_token_ms: slo-unreachable"),
+        ({"inter_token_ms": 0.001}, {}, 0.1, "/slo/inter_token_ms: slo-unreachable"),
+        ({}, {}, 1e9, "/rate_rps_declared: rate-unservable"),
+        ({}, {"output_tokens_mean": 1e7}, 0.1, "/tokens: memory-too-small"),
+    ):
+        document = {"project": OWN, "name": "llm", "model": "tiny-llm", "rate_rps_declared": rate_rps}
+        document |= {"slo": kept | slo, "tokens": usual | tokens}
+        answer = world.call("PUT", f"/v1/services/{OWN}/llm", plain=document)
+        told = json.loads(answer.headers.get("headroom-warnings", "[]"))
+        assert ", ".join(f"{item['pointer']}: {item['code']}" for item in told) == warned, answer.text
+
+
 def test_a_task_that_cannot_end_in_time_is_warned_of(world: World, headroom: Headroom, tmp_path: Path) -> None:
     """The first request of all is warned, too: nobody has asked this process what is believed."""
     world.joined()
