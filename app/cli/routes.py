@@ -18,6 +18,7 @@ from typing import Annotated
 
 import typer
 
+from app.cli.files import STANDARD, check_target
 from app.cli.options import Server, Token, connect, project_and_name
 from app.cli.output import CommandError, Exit, Format, Output, listed, show
 from app.client.offered import ReportLedger, ReportSender
@@ -34,7 +35,6 @@ routes = typer.Typer(no_args_is_help=True, help="Where requests may go, for gate
 follow = typer.Typer(no_args_is_help=True, help="Keep a running gateway at the routes as they are.")
 routes.add_typer(follow, name="follow")
 
-STANDARD = "-"
 ServiceOption = Annotated[
     list[str] | None,
     typer.Option("--service", help="PROJECT/NAME, more than once if need be; default: all.", show_default=False),
@@ -76,6 +76,7 @@ def render(
     token: Token = None,
 ) -> None:
     """Write the routes as part of a gateway's configuration."""
+    check_target(out)
     with connect(server, token) as client:
         found = [read_service(item) for item in _documents(client, service)]
     if gateway is Gateway.HAPROXY:
@@ -128,6 +129,7 @@ def follow_nginx(
     token: Token = None,
 ) -> None:
     """Write a file after every change and have nginx read it."""
+    check_target(str(out))
     log = _voice()
     try:
         command = tuple(shlex.split(reload_command))
