@@ -102,7 +102,7 @@ APART = 1.15
 """times as large as the one before."""
 RATE_STEPS = 400
 """For each e-fold: what branching asks for is a whole number of them, rounded down."""
-MORE, HARDER, NEAR_ENOUGH = 1.02, 1.4, 0.005
+MORE, HARDER, NEAR_ENOUGH = 1.02, 1.4, 0.01
 """What was shown is looked at anew where so much more is served or may be done, and it is not so near the cost."""
 CLOSER_UNITS, CARRIED = 2200, 0.98
 """What branching may take in all for rates like these; the part of what was proven that must hold to go on from it."""
@@ -242,10 +242,11 @@ class Certificate:
             return known
         begin = told = known.leaves
         if told is not None:
+            enough = usd * (1 - max(self.near, NEAR_ENOUGH))
             begin, rising = told.at(problem.rate_rps, problem.rate_rps), problem.rate_rps > told.rates
-            if begin.usd(problem) < usd * (1 - self.near):
+            if begin.usd(problem) < enough:
                 begin = told.at(problem.rate_rps, most_on_a_device(problem, rising))
-            if (found := begin.usd(problem)) >= usd * (1 - self.near):
+            if (found := begin.usd(problem)) >= enough:
                 return replace(known, rates=asked, usd_per_h=max(found, known.usd_per_h), leaves=begin)
             # Where little is left of it, to begin anew is quicker.
             begin = begin if found >= CARRIED * told.bound.min() else None

@@ -58,6 +58,8 @@ IMPROVE_PART, COUNTED_UNTIL, COUNTED_PART, COUNTED_GAIN = 0.97, 0.15, 0.7, 5e-4
 MARGIN_DEVICES, MARGIN_FIRST, MARGIN_MOST = 0.6, 0.01, 0.1
 MARGIN_LEAST, NARROW, RISES, FALLS = 5e-4, 1.2, 1.5, 0.5
 """Of all rates, for how much more devices are counted: at first, between two; what is not asked; what is asked next."""
+AGAIN, AGAIN_UNITS = 2, 75
+"""Walks at the end of a turn of few workloads, and work of each."""
 COMPLETE_ROUNDS, COMPLETE_PART, URGENT_DEVICES, COLUMNS_KEPT = 25, 0.3, 1e5, 400
 PROOF_PART, PROOF_FAR_PART, CROWDED = 0.2, 0.4, 1.3
 """Of what generation leaves, kept for the bound; where it is far. To serve every rate comes before that. On a machine
@@ -164,7 +166,9 @@ class Phases:
             self._search(self.begin, seed, deadline, counts=counts)
             if bound is not None:
                 self.bound = bound.result()
-        if not counts:
+        if counts:
+            self._again(seed, deadline)
+        else:
             charge(deadline, self.deadline)
         return self.found
 
@@ -221,6 +225,16 @@ class Phases:
         if most < np.inf:  # the next turn, with more to search, begins with what was too little for this one
             self.margin = max(least or FALLS * most, MARGIN_LEAST)
         return short
+
+    def _again(self, seed: int, deadline: Deadline) -> None:
+        """Exchanged from the best, at prices of what it uses itself: what the relaxed optimum's do not find."""
+        assert self.begin is not None
+        self.deadline = Deadline(deadline.time_left_s, AGAIN * AGAIN_UNITS)
+        for number in range(AGAIN):
+            if self.worth(self.found)[1] > self.begin.relaxed.value * (1 + self.order.gap):
+                attempt = partial(improved, self.begin.master.judge, self.found, None, seed=seed + 1 + number)
+                self._within("improve_s", 1 / (AGAIN - number), attempt)
+        charge(deadline, self.deadline)
 
     def _within(self, name: str, part: float, phase: Callable[[Deadline], Layout]) -> Layout:
         """A phase with a part of what is left to itself: what it made, which is kept where it is better."""

@@ -50,6 +50,13 @@ class TestReached:
         dense = pattern(made, (0, 40), (1, 40))
         assert self.changed(made, *apart, fresh=(dense,)).patterns == (dense,)
 
+    def test_however_little_is_short_counts_more_than_a_device(self) -> None:
+        """Half a per cent at what serving is worth would be half a device."""
+        made = problem(1, devices=(2,), workloads=(workload(0, 100.5),))
+        kept = self.changed(made, Standing(pattern=pattern(made, (0, 100)), devices=1))
+        assert sum(kept.counts) == 2
+        assert (kept.served_rps(made) >= 100.5).all()
+
     def test_contents_that_nobody_found_are_priced(self) -> None:
         made = problem(3, devices=(2, 1), workloads=tuple(workload(number, 40.0) for number in range(3)))
         wide = [Standing(pattern=pattern(made, (number, 80)), devices=1) for number in (0, 1)]

@@ -242,6 +242,11 @@ def test_devices_are_counted_before_they_are_whole(drawn: tuple[int, int, int], 
     assert _solved(family_problem(*drawn), units=units).usd_per_h < usd_per_h
 
 
+def test_a_turn_ends_by_exchanging_at_prices_of_what_it_found() -> None:
+    # At the relaxed optimum's prices alone it ends at 18.21.
+    assert _solved(family_problem(16, 6, 31), units=400).usd_per_h < 17.5
+
+
 def test_a_device_alone_in_its_pool_draws_no_more_than_its_cap_leaves() -> None:
     problem = family_problem(12, 8, 1)
     pools = zip(problem.pools, Rows(problem).alone().pools, strict=True)
