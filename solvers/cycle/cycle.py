@@ -18,7 +18,7 @@ from typing import TypeVar
 from solvers.cycle.attempts import Asking, ChosenPlan, try_chain
 from solvers.cycle.dividing import Division, Part
 from solvers.cycle.gate import GateCase, gate
-from solvers.cycle.parts import Course, SettledPart, Together, decided, standing, try_parts, whole_plan
+from solvers.cycle.parts import Course, SettledPart, Together, decided, standing, try_parts, waiting_on, whole_plan
 from solvers.cycle.ports import CycleOrder, Ports, Recollection, movable_workloads
 from solvers.cycle.record import CycleRecord, CycleStep, Decision, HoldReason, Timing
 from solvers.domain.change import Transition, diff
@@ -203,7 +203,9 @@ def _judge_part(ports: Ports, order: CycleOrder, part: Part, chosen: ChosenPlan)
     """What a part's own gate says to its plan, by its own picture."""
     case = _case(ports, order, part.request(order.seed))
     if chosen.plan is not None and chosen.sound:
-        case = replace(case, transition=_transition(part.snapshot, chosen.plan))
+        stays = waiting_on(part, chosen.plan)
+        whole = replace(chosen.plan, assignments=(*chosen.plan.assignments, *stays))
+        case = replace(case, transition=_transition(part.snapshot, whole))
     return gate(replace(case, plan=chosen.plan, findings=chosen.findings))
 
 

@@ -89,6 +89,15 @@ def merged(whole: Snapshot, settled: tuple[SettledPart, ...], seed: int, *, wait
     )
 
 
+def waiting_on(part: Part, plan: Plan) -> tuple[Assignment, ...]:
+    """What of a part's own stays on devices of others while its plan has no new place for it."""
+    return _waits(SettledPart(part=part, plan=plan))
+
+
+def _waits(item: SettledPart) -> tuple[Assignment, ...]:
+    return tuple(each for each in _left(item, waiting=True) if each.workload in item.part.movable)
+
+
 def _own(item: SettledPart) -> list[Assignment]:
     return [each for each in item.plan.assignments if each.replica not in item.part.strangers]
 
@@ -268,6 +277,10 @@ def try_parts(asking: Asking, request: PlanRequest, course: Course) -> Together:
     if attempts and not sound and course.planners != (KEEP.name,):
         return Together(chosen=ChosenPlan(tuple(attempts)), decisions=tuple(decisions))
     found = whole_plan(asking, request, tuple(settled))
+    stands = set[str]() if found.plan is None else {each.replica for each in found.plan.assignments}
+    # What may not stay where it is has to be stopped, whether or not its policy's plan changes anything else.
+    stopped = [item for item in settled if not item.held and any(each.replica not in stands for each in _waits(item))]
+    decisions += [(item.part.policy.name, Decision(promote=True)) for item in stopped]
     return Together(chosen=replace(found, attempts=tuple(attempts)), decisions=tuple(decisions))
 
 

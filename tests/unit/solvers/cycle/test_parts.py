@@ -12,6 +12,7 @@ from lab.world.targets import next_target
 from solvers.cycle.cycle import CycleOrder, replay, run_cycle
 from solvers.cycle.dividing import Division
 from solvers.cycle.record import CycleRecord, Lane
+from solvers.domain.change import Transition
 from solvers.domain.codec import bytes_digest, canonical_json, digest, from_json
 from solvers.domain.device import Label, PowerCap, PowerScope
 from solvers.domain.evidence import FindingCode, Severity
@@ -220,6 +221,37 @@ def test_what_has_no_new_place_stays_in_its_old_one_and_is_said_to_be_short() ->
     codes = {(item.code, item.severity) for item in verify(dead, plan)}
     assert (FindingCode.FOREIGN_DEVICE, Severity.WARNING) in codes
     assert fatal(dead, plan) == []
+
+
+def test_what_stays_in_its_old_place_is_no_change_that_is_promoted_again_and_again() -> None:
+    """Nor is it urgent for the rest of its policy's plan; and the others' cooldown passes."""
+    first = promoted(two(), cycle(two()))
+    dead = replace(
+        first,
+        policies=(edge(pool=Pool(nodes=(NodeId("c"),))),),
+        devices=tuple(replace(item, schedulable=item.node != "c") for item in first.devices),
+    )
+    record = cycle(promoted(dead, cycle(dead)))
+    assert nodes_of(planned(record), "demo/near") == {"a"}
+    assert (record.generation, record.transition) == (None, Transition(changes=()))
+    assert record.decision is not None
+    assert [reason.value for reason in record.decision.reasons] == ["nothing_to_change"]
+
+
+def test_what_may_not_stay_in_its_old_place_is_stopped() -> None:
+    first = promoted(two(), cycle(two()))
+    dead = replace(
+        first,
+        policies=(edge(pool=Pool(nodes=(NodeId("c"),))),),
+        devices=tuple(replace(item, schedulable=item.node != "c") for item in first.devices),
+    )
+    stands = promoted(dead, cycle(dead))
+    near = next(item for item in stands.target.assignments if item.workload == "demo/near")
+    limit_w = 1.0 + sum(gpu.idle_w for gpu in stands.gpu_types if gpu.name == "t4")
+    cap = PowerCap(scope=PowerScope.DEVICE, subject=near.device, limit_w=limit_w)
+    record = cycle(replace(stands, power_caps=(cap,)))
+    assert record.generation is not None
+    assert nodes_of(planned(record), "demo/near") == set()
 
 
 def test_pinned_replicas_stay_where_they_are_whoever_owns_the_device() -> None:
