@@ -7,7 +7,7 @@ spare. A workload without any option is settled by saying why.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -30,6 +30,16 @@ Score = Callable[[Places], Floats]
 """What a device is worth avoiding, by number; the lowest wins, of equals the first."""
 Among = Callable[[], Places]
 """Where one more replica may go by rules of the planner's own, asked anew for each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Apart:
+    """What adds a failure domain: options of which the least has room there, and the devices outside of the present
+    domains.
+    """
+
+    options: Flags
+    places: Places
 
 
 @dataclass(slots=True, kw_only=True)
@@ -168,32 +178,66 @@ class Draft:
         return None
 
     def fill(self, settled: Settled, allowed: Flags, score: Score, among: Among | None = None) -> None:
-        """Add replicas of allowed options, the cheapest way first, until the rate and the floor are met or nothing more
-        fits; `among` may leave fewer devices.
+        """Add replicas of allowed options, the cheapest way first, until the rate and the floor are met and no missing
+        failure domain can be had, or nothing more fits; `among` may leave fewer devices.
         """
         need, options, possible = settled.need, self.options(settled.need), allowed.copy()
         quota = self.fleet.quota_left
-        while settled.rate_rps_wanting > 0 or len(settled.placed) < need.replicas_floor:
+        while True:
+            among_now = None if among is None else among()
+            apart = self.apart(settled, possible, among_now)
+            if apart is None and settled.rate_rps_wanting <= 0 and len(settled.placed) >= need.replicas_floor:
+                return
             more = need.replicas_max - len(settled.placed)
             budget = np.inf if need.budget_usd_per_h is None else need.budget_usd_per_h - settled.usd_per_h
             ask = ChoiceAsk(
                 rate_rps=settled.rate_rps_wanting,
-                floor=max(0, need.replicas_floor - len(settled.placed)),
+                floor=max(0 if apart is None else 1, need.replicas_floor - len(settled.placed)),
                 ceiling=more,
-                room=np.where(possible, float(more), 0.0),
+                room=np.where(possible if apart is None else apart.options, float(more), 0.0),
                 budget_usd_per_h=max(0.0, float(budget)),
                 quota_gpus=max(0.0, quota.get(need.project, np.inf)),
             )
             choice = choose(options, ask)
+            if choice is None and apart is not None:
+                possible &= ~apart.options
+                continue
             if choice is None:
                 return
             option = self.option(need, choice.option)
-            blocked = self.put(settled, option, score, None if among is None else among())
+            blocked = self.put(settled, option, score, among_now if apart is None else apart.places)
             if blocked is not None:
                 self.block(settled, blocked, option)
                 larger = (options.share_pct >= option.share_pct) & (options.memory_mib >= option.memory_mib)
                 possible &= ~(larger & (options.device_class == option.device_class))
                 possible[choice.option] = False
+            elif apart is not None:
+                possible = allowed.copy()
+
+    def apart(self, settled: Settled, allowed: Flags | None = None, among: Places | None = None) -> Apart | None:
+        """Where one more replica, of options that are allowed, adds a failure domain while some are missing; None where
+        none is missing, or none can be had.
+        """
+        need, options, fleet = settled.need, self.options(settled.need), self.fleet
+        if not settled.placed or len(settled.domains) >= need.domains_floor:
+            return None
+        allowed = np.ones(len(options), dtype=np.bool_) if allowed is None else allowed
+        places = np.flatnonzero(~np.isin(fleet.failure_domain, list(settled.domains)))
+        places = places if among is None else np.intersect1d(places, among)
+        found = np.zeros(len(options), dtype=np.bool_)
+        for number in np.unique(options.device_class[allowed]):
+            mine = np.flatnonzero(allowed & (options.device_class == number))
+            least = mine[np.lexsort((options.memory_mib[mine], options.share_pct[mine]))[0]]
+            room = self.places(settled, self.option(need, int(least)))
+            found[mine] = not isinstance(room, ReasonCode) and bool(np.isin(room, places).any())
+        return Apart(options=found, places=places) if found.any() else None
+
+    def narrows(self, need: Need, before: Iterable[Placed], after: Iterable[Placed]) -> bool:
+        """Whether those after lie in fewer failure domains than those before, and than the owner asks for."""
+        had, has = (
+            len({int(self.fleet.failure_domain[item.seat.device]) for item in each}) for each in (before, after)
+        )
+        return has < min(had, need.domains_floor)
 
     def at_home(self, need: Need, score: Score) -> Score:
         """The same score, but devices where the need's replicas stand come first, so that little has to move."""

@@ -324,7 +324,7 @@ def programme_of(service: Controlled, direction: Direction) -> Programme:
     shrinks = direction is Direction.IN
     aimed_at = min(parameters.saturation, parameters.target_saturation) if shrinks else parameters.target_saturation
     members: dict[tuple[int, ...], list[Placed]] = {key: [] for key in options}
-    for item in sorted(service.running, key=lambda item: "" if item.standing is None else item.standing.replica):
+    for item in _last_to_first(service):
         if item.option is not None:
             options.setdefault(_key(item.option), item.option)
             members.setdefault(_key(item.option), []).append(item)
@@ -356,6 +356,18 @@ def programme_of(service: Controlled, direction: Direction) -> Programme:
             direction=direction,
         ),
     )
+
+
+def _last_to_first(service: Controlled) -> list[Placed]:
+    """What runs, in the order in which it is stopped last: the oldest first, before them the oldest of every failure
+    domain where the owner asks for several.
+    """
+    items = sorted(service.running, key=lambda item: "" if item.standing is None else item.standing.replica)
+    if service.need.domains_floor < 2:
+        return items
+    domains = [int(service.draft.fleet.failure_domain[item.seat.device]) for item in items]
+    known = [domain in domains[:at] for at, domain in enumerate(domains)]
+    return [items[at] for at in sorted(range(len(items)), key=known.__getitem__)]
 
 
 def _share_pct(draft: Draft, need: Need, parameters: HetsevParameters) -> int:

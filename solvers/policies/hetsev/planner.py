@@ -25,6 +25,7 @@ from solvers.domain.value import value
 from solvers.domain.workload import AntiAffinity
 from solvers.planners.base import SERVING, Knob, PlannerSpec, PlanRequest, Recalling, Thought, kept, recalled
 from solvers.planners.draft import Draft
+from solvers.planners.seating import Placed
 from solvers.policies.hetsev.deciding import (
     Action,
     Controlled,
@@ -252,9 +253,13 @@ class HetSev(Recalling):
         if not len(cycle.draft.options(need)):
             cycle.draft.refuse(need)
         decision, after = decide(self._service(cycle, need, remembered))
+        draft, stopped = cycle.draft, list[Placed]()
         for item in decision.stop:
-            cycle.draft.stop(need, item)
-        return decision, after
+            placed = draft.open(need).placed
+            if not draft.narrows(need, placed, [each for each in placed if each is not item]):
+                draft.stop(need, item)
+                stopped.append(item)
+        return replace(decision, stop=tuple(stopped)), after
 
     def _service(self, cycle: _HetsevCycle, need: Need, remembered: Remembered) -> Controlled:
         return Controlled(

@@ -178,10 +178,12 @@ class Round:
         while len(settled.placed) < size.replicas and (
             settled.rate_rps_wanting or len(settled.placed) < max(1, need.replicas_floor)
         ):
-            free = np.flatnonzero(self.hosting + self._own(need) == 0)
+            apart = draft.apart(settled)
+            among = np.arange(len(self.hosting)) if apart is None else apart.places
+            free = among[(self.hosting + self._own(need))[among] == 0]
             if draft.put(settled, size.option, score, free) is None:
                 continue
-            if draft.put(settled, size.option, self._shared) is not None:
+            if draft.put(settled, size.option, self._shared, among) is not None:
                 return
 
     def _own(self, need: Need) -> Floats:

@@ -164,10 +164,10 @@ class GroupBooks(Grouping[WaitingWork, int, Newcomer]):
                 self.begun.append([self._newcomer(item, placed, _row_of(placed, options))])
 
     def wants(self, need: Need) -> bool:
-        """Whether it is short, and may have more."""
+        """Whether it is short, or lacks a failure domain that can be had, and may have more."""
         settled = self.draft.open(need)
         short = settled.rate_rps_wanting > 0 or len(settled.placed) < need.replicas_floor
-        return short and len(settled.placed) < need.replicas_max
+        return (short or self.draft.apart(settled) is not None) and len(settled.placed) < need.replicas_max
 
     def undone(self, waiting: Sequence[WaitingWork]) -> Undone:
         """What these are short of: services by how much of their rates, weighted, then how many tasks."""
@@ -236,12 +236,22 @@ class GroupBooks(Grouping[WaitingWork, int, Newcomer]):
 
     def join(self, task: WaitingWork, place: int, configurations: Sequence[int]) -> Newcomer | None:
         settled = self.draft.open(task.need)
+        apart = self.draft.apart(settled, self._configured(task))
+        if apart is not None and place not in apart.places:
+            return None
         for row in configurations:
             option = self.draft.option(task.need, row)
             fits = self.draft.fleet.fits(self.draft.search(task.need, option), place)
             if fits and self.draft.put(settled, option, _level, among=np.array([place], dtype=np.intp)) is None:
                 return self._newcomer(task, settled.placed[-1], row)
         return None
+
+    def _configured(self, task: WaitingWork) -> Flags:
+        """All options that it may have now, whatever the type."""
+        found = np.zeros(len(self.draft.options(task.need)), dtype=np.bool_)
+        for number in range(len(self.draft.fleet.classes)):
+            found[task.rated.rows(number, last=self.last)] = True
+        return found
 
     def tune_all(self) -> None:
         """When everybody has had the chance of a place: tasks alone, as services would never give room back."""
@@ -320,7 +330,7 @@ def _stay(groups: GroupBooks) -> None:
     standing = draft.stand()
     for need in draft.needs:
         items = standing[need.workload]
-        wanted = _needed(need, items)
+        wanted = _needed(draft, need, items)
         for item in items:
             if item not in wanted and item.standing is not None:
                 draft.let_go.add(item.standing.replica)
@@ -328,14 +338,17 @@ def _stay(groups: GroupBooks) -> None:
             groups.seat(item.seat.device, need.model, need.kind)
 
 
-def _needed(need: Need, items: list[Placed]) -> list[Placed]:
-    """All of a task; of a service, the largest while the others do not serve its rate."""
+def _needed(draft: Draft, need: Need, items: list[Placed]) -> list[Placed]:
+    """All of a task; of a service, the largest while the others do not serve its rate, and one in each failure domain
+    that its owner asks for.
+    """
     if need.kind is WorkloadKind.TASK:
         return items
     wanted = list(items)
     for item in sorted(items, key=lambda each: each.capacity_rps):
         rest = [each for each in wanted if each is not item]
-        if len(rest) >= need.replicas_floor and sum(each.capacity_rps for each in rest) >= need.rate_rps:
+        enough = len(rest) >= need.replicas_floor and sum(each.capacity_rps for each in rest) >= need.rate_rps
+        if enough and not draft.narrows(need, wanted, rest):
             wanted = rest
     return wanted
 

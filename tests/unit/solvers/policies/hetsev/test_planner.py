@@ -309,6 +309,23 @@ def test_the_newest_instances_go_first() -> None:
     assert sorted(after) == before[: len(after)]
 
 
+def test_the_newest_stays_where_it_is_alone_in_its_failure_domain() -> None:
+    devices = [builders.device(f"v{at}", 0, "v100") for at in range(4)]
+    run = Run(builders.snapshot(devices[:3], [builders.service()]))
+    run.step(600)
+    before = run.step(600, seconds=60.0) and run.step(600, seconds=60.0)
+    assert len(before) == 3
+    service = builders.service(affinity=Affinity(failure_domains_min=2))
+    nodes = tuple(builders.node(f"v{at}", failure_domain=f"zone-{at // 2}") for at in range(4))
+    run.picture = replace(run.picture, services=(service,), nodes=nodes[:3])
+    where = {item.device for item in run.picture.target.assignments}
+    for _ in range(24):
+        run.step(60)
+    assert run.plan is not None
+    assert len(run.plan.assignments) == 2
+    assert devices[2].id in {item.device for item in run.plan.assignments} & where
+
+
 def test_the_owners_least_is_kept_however_little_is_asked() -> None:
     run = Run(farm(builders.service(replicas_min=3)))
     run.step(900)
