@@ -28,7 +28,7 @@ def test_keeping_an_empty_target_admits_what_is_short() -> None:
     assert kept is not None
     (short,) = kept.unplaced
     assert (short.workload, short.rate_rps_short) == ("demo/vision", 100.0)
-    assert short.reasons[0].code is ReasonCode.KEPT_AT_RISK
+    assert short.reasons[0].code is ReasonCode.WAITS_IN_LINE, "nothing stays as it is where nothing stands"
 
 
 def test_keeping_what_lies_in_too_few_failure_domains_admits_it() -> None:
