@@ -58,8 +58,8 @@ IMPROVE_PART, COUNTED_UNTIL, COUNTED_PART, COUNTED_GAIN = 0.97, 0.15, 0.7, 5e-4
 MARGIN_DEVICES, MARGIN_FIRST, MARGIN_MOST = 0.6, 0.01, 0.1
 MARGIN_LEAST, NARROW, RISES, FALLS = 5e-4, 1.2, 1.5, 0.5
 """Of all rates, for how much more devices are counted: at first, between two; what is not asked; what is asked next."""
-AGAIN, AGAIN_UNITS = 2, 75
-"""Walks at the end of a turn of few workloads, and work of each."""
+AGAIN, AGAIN_PART = 2, 0.2
+"""Walks at the end of a turn of few workloads, and work of each, as a part of what the turn may take before."""
 COMPLETE_ROUNDS, COMPLETE_PART, URGENT_DEVICES, COLUMNS_KEPT = 25, 0.3, 1e5, 400
 PROOF_PART, PROOF_FAR_PART, CROWDED = 0.2, 0.4, 1.3
 """Of what generation leaves, kept for the bound; where it is far. To serve every rate comes before that. On a machine
@@ -229,7 +229,7 @@ class Phases:
     def _again(self, seed: int, deadline: Deadline) -> None:
         """Exchanged from the best, at prices of what it uses itself: what the relaxed optimum's do not find."""
         assert self.begin is not None
-        self.deadline = Deadline(deadline.time_left_s, AGAIN * AGAIN_UNITS)
+        self.deadline = Deadline(deadline.time_left_s, math.ceil(AGAIN * AGAIN_PART * (deadline.work_units or 0)))
         for number in range(AGAIN):
             if self.worth(self.found)[1] > self.begin.relaxed.value * (1 + self.order.gap):
                 attempt = partial(improved, self.begin.master.judge, self.found, None, seed=seed + 1 + number)
