@@ -220,8 +220,8 @@ def _shown(fact: Fact) -> str:
     for pattern, unit in _UNITS:
         if pattern.search(fact.name):
             label = _words(pattern.sub("", fact.name, count=1)) or "cost"
-            return f"{label} {fact.value:.4g}{unit}"
-    return f"{_words(fact.name)} {fact.value:.4g}"
+            return f"{label} {four_digits(fact.value)}{unit}"
+    return f"{_words(fact.name)} {four_digits(fact.value)}"
 
 
 def _words(name: str) -> str:
@@ -345,6 +345,11 @@ def _cheaper(item: Candidate) -> str:
 
 def _count(number: int, what: str) -> str:
     return f"{number} whole {what}{'' if number == 1 else 's'}"
+
+
+def four_digits(amount: float) -> str:
+    """Four digits, or all that are whole."""
+    return f"{amount:.4g}" if abs(amount) < 9999.5 else f"{amount:.0f}"
 
 
 def _number(amount: float) -> str:

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from app.records import record, record_of
 from app.services.explaining.explaining import ExplainedGap
-from app.services.explaining.sentences import answered_words, facts_text, gap_words
+from app.services.explaining.sentences import answered_words, facts_text, four_digits, gap_words
 from app.store.cycles import CycleSummary
 from app.store.plans import PlanSummary
 from app.store.targets import Lease
@@ -116,7 +116,7 @@ def _short_line(gap: ExplainedGap, served_rps: float) -> ShortLine:
     said = "too little place"
     if part is not None:
         much = f"{100 * part:.3g} %" if part >= PART_LEAST else f"less than {100 * PART_LEAST:.3g} %"
-        said = f"{much} of {asked_rps:.4g} requests/s unserved"
+        said = f"{much} of {four_digits(asked_rps)} requests/s unserved"
     if not served_rps and gap.kind != WorkloadKind.SERVICE:
         said = "no place"
     first = gap.why[0].sentence.removesuffix(".") if gap.why else "its planner gave no reason"

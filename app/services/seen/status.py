@@ -421,7 +421,10 @@ class _Sight:
         planned = 0.0 if self.plan is None else self.plan.cost_usd_per_h or 0.0
         if not self._whole:
             planned = sum(self._prices.get(item.device, 0.0) * item.share_pct_sm / 100 for item in self._assignments)
-        paid = sum(self._prices[uuid] for uuid, spec in self._devices.items() if _VANISHED not in spec["taints"])
+        there = {uuid for uuid, spec in self._devices.items() if _VANISHED not in spec["taints"]}
+        unused = there - {item.device for item in self._assignments}
+        # A plan of whole devices counts their energy, too.
+        paid = max(sum(self._prices[uuid] for uuid in there), planned + sum(self._prices[uuid] for uuid in unused))
         return CostLineNow(planned_usd_per_h=planned, fleet_usd_per_h=paid if self._whole else None)
 
     def attainment(self) -> float | None:

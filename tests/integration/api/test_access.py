@@ -281,6 +281,9 @@ def test_what_everything_costs_is_told_to_no_project(world: World, requests: Req
     assert (fleet["plan"]["id"], fleet["plan"]["cost_usd_per_h"]) == (digest(plan), None)
     # Its own part is what its shares cost.
     assert 0.0 < fleet["cost"]["planned_usd_per_h"] < 10.0
+    # What a plan costs with its energy is never more than the whole fleet.
+    cost = world.call("GET", "/v1/fleet", "viewer").json()["cost"]
+    assert cost["fleet_usd_per_h"] >= cost["planned_usd_per_h"] == WHOLE_USD
 
 
 def test_a_project_cannot_be_entered_through_the_body(world: World) -> None:

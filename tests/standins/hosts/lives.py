@@ -112,7 +112,7 @@ class Life:
             self.host.heal()
             self.agent = HostAgent(self.host, self.ports, seed)
         if self.target is not None:
-            self.agent.applier.accept(self.target, resumed=True)
+            self.agent.applier.accept(self.target)
 
     def kill_worker(self, uuid: str) -> None:
         """A worker dies by itself."""

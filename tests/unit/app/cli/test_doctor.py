@@ -193,7 +193,7 @@ def test_too_few_open_files_an_old_python_and_missing_libraries(
     lines = told(headroom)
     assert (lines["open files"]["state"], lines["open files"]["found"][:8]) == ("odd", "1024 may")
     assert lines["python"]["todo"] == "install Python 3.11 or newer"
-    assert lines["solvers"]["found"] == "not compiled: contents.c, exchange.c"
+    assert lines["solvers"]["found"] == "not compiled: anneal.c, contents.c, exchange.c"
 
 
 def test_a_look_that_hangs_or_fails_is_told() -> None:

@@ -57,6 +57,8 @@ def test_facts_come_with_their_units() -> None:
         " profile kind tokens)"
     )
     assert facts_text(()) == ""
+    # No powers of ten.
+    assert facts_text([Fact(name="memory_mib", value=10_048.5)]) == " (memory 10048 MiB)"
 
 
 @pytest.mark.parametrize(
