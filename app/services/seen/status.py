@@ -51,7 +51,7 @@ from solvers.domain.workload import Slo, WorkloadKind
 
 @record
 class CostLineNow:
-    """Dollars per hour now: of what the plan uses, and of the whole fleet. A project sees its own shares."""
+    """Dollars per hour now, with energy: of what the plan uses and of the whole fleet. A project sees its own shares."""
 
     planned_usd_per_h: float
     fleet_usd_per_h: float | None
@@ -423,7 +423,6 @@ class _Sight:
             planned = sum(self._prices.get(item.device, 0.0) * item.share_pct_sm / 100 for item in self._assignments)
         there = {uuid for uuid, spec in self._devices.items() if _VANISHED not in spec["taints"]}
         unused = there - {item.device for item in self._assignments}
-        # A plan of whole devices counts their energy, too.
         paid = max(sum(self._prices[uuid] for uuid in there), planned + sum(self._prices[uuid] for uuid in unused))
         return CostLineNow(planned_usd_per_h=planned, fleet_usd_per_h=paid if self._whole else None)
 

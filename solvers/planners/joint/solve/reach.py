@@ -392,7 +392,7 @@ class _ReachProgramme:
         self.left_usd = usd - relaxed.value
         if self.left_usd <= terms.left_usd + terms.gap * abs(relaxed.value):
             return counts
-        columns, steps = self.columns, min(STEPS, int(STEPS_PER_S * deadline.time_left_s))
+        columns, steps = self.columns, min(STEPS, int(STEPS_PER_S * deadline.time_left_s / deadline.crowding))
         worth = np.bincount(columns.number, weights=columns.value * relaxed.row_duals[columns.row])
         reduced = (columns.cost - worth)[self.first :]
         reduced[: self.stands.count] = reduced[counts > 0] = -np.inf

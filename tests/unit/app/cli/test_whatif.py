@@ -119,7 +119,7 @@ def test_who_would_be_short_is_told_why(files: Path, headroom: Headroom) -> None
     (files / "much.yaml").write_text("rates: [{service: demo/vision, rate_rps: 90000}]\n")
     said = headroom("simulate", "-f", f"{files}/much.yaml", "--snapshot", f"{files}/s.json")
     assert said.status == Exit.OK, said.err
-    assert re.search(r"^demo/vision: [\d.]+ % of 9e\+04 requests/s unserved: \w", said.out, re.MULTILINE)
+    assert re.search(r"^demo/vision: [\d.]+ % of 90000 requests/s unserved: \w", said.out, re.MULTILINE)
 
 
 def test_a_policy_with_a_pool_is_sent_by_its_name(files: Path, api: Api, headroom: Headroom) -> None:
