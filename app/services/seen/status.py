@@ -51,7 +51,7 @@ from solvers.domain.workload import Slo, WorkloadKind
 
 @record
 class CostLineNow:
-    """Dollars per hour now, with energy: of what the plan uses and of the whole fleet. A project sees its own shares."""
+    """Dollars per hour now, with energy: of what is planned and of the whole fleet. A project sees its own shares."""
 
     planned_usd_per_h: float
     fleet_usd_per_h: float | None
