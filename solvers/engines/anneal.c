@@ -7,6 +7,8 @@
  *
  * Equal input gives equal output on any machine: no threads, no clock. Work is counted in elementary steps.
  */
+#include "chance.h"
+
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -63,18 +65,6 @@ typedef struct {
     uint64_t random;
     int64_t work, most;
 } Search;
-
-static uint64_t next(Search *s)
-{
-    uint64_t x = s->random;
-    x ^= x >> 12, x ^= x << 25, x ^= x >> 27;
-    s->random = x;
-    return x * 2685821657736338717ULL;
-}
-
-static int64_t below(Search *s, int64_t n) { return (int64_t)((next(s) >> 11) % (uint64_t)n); }
-
-static double uniform(Search *s) { return (double)(next(s) >> 11) * (1.0 / 9007199254740992.0); }
 
 static void *room(Search *s, int64_t count, size_t size)
 {
@@ -170,16 +160,16 @@ static void exchange(Search *s, int64_t group, int64_t from, int64_t to)
 /* One of the columns that devices of the group carry, or none where one is idle; each alike. */
 static int64_t carried(Search *s, int64_t group)
 {
-    int64_t n = s->on_n[group], at = below(s, n + (s->used[group] < s->p->devices[group]));
+    int64_t n = s->on_n[group], at = below(&s->random, n + (s->used[group] < s->p->devices[group]));
     return at < n ? s->on[s->p->begin[group] + at] : -1;
 }
 
 static void cool(Search *s, const Plan *plan)
 {
     const Choices *p = s->p;
-    double hot = plan->cold * pow(plan->hot / plan->cold, uniform(s)), heat = hot;
+    double hot = plan->cold * pow(plan->hot / plan->cold, uniform(&s->random)), heat = hot;
     double *noise = s->with; /* idle meanwhile */
-    for (int64_t r = 0; r < p->rows; r++) noise[r] = 1 - NOISE + 2 * NOISE * uniform(s);
+    for (int64_t r = 0; r < p->rows; r++) noise[r] = 1 - NOISE + 2 * NOISE * uniform(&s->random);
     s->soft = 1;
     for (int64_t turn = 0; turn < MOVES && s->work < s->most; turn++, s->work++) {
         if (turn % TURN == 0) {
@@ -187,7 +177,7 @@ static void cool(Search *s, const Plan *plan)
             heat = hot * pow(plan->cold / hot, part);
             for (int64_t r = 0; r < p->rows; r++) s->price[r] = p->price[r] * times * noise[r];
         }
-        int64_t to = below(s, p->columns + p->groups), group = to - p->columns;
+        int64_t to = below(&s->random, p->columns + p->groups), group = to - p->columns;
         if (to < p->columns) group = p->group[to]; else to = -1;
         int64_t from = p->devices[group] ? carried(s, group) : to;
         if (from == to) continue;
@@ -197,7 +187,7 @@ static void cool(Search *s, const Plan *plan)
             int64_t r = s->rows[i];
             more += cost(s, r, s->held[r] + s->change[r]) - cost(s, r, s->held[r]);
         }
-        if (more > 0 && uniform(s) >= exp(-more / heat)) continue;
+        if (more > 0 && uniform(&s->random) >= exp(-more / heat)) continue;
         exchange(s, group, from, to);
         for (int64_t i = 0; i < n; i++) s->held[s->rows[i]] += s->change[s->rows[i]];
     }

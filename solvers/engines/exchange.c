@@ -8,6 +8,7 @@
  *
  * Equal input gives equal output on any machine: no threads, no clock. Work is counted in elementary steps.
  */
+#include "chance.h"
 #include "judging.h"
 
 #define DEVICE_STEPS 160   /* of work, to judge a device, beside its batches */
@@ -73,20 +74,6 @@ typedef struct {
     Between at[WHOLE + 1];
     const double *speed, *pace; /* `contents.c` */
 } Walk;
-
-/* ---- chance ------------------------------------------------------------------------------------------------------- */
-
-static uint64_t next(Walk *w)
-{
-    uint64_t x = w->random;
-    x ^= x >> 12, x ^= x << 25, x ^= x >> 27;
-    w->random = x;
-    return x * 2685821657736338717ULL;
-}
-
-static int64_t below(Walk *w, int64_t n) { return (int64_t)((next(w) >> 11) % (uint64_t)n); }
-
-static double uniform(Walk *w) { return (double)(next(w) >> 11) * (1.0 / 9007199254740992.0); }
 
 /* ---- devices and what they use ------------------------------------------------------------------------------------ */
 
@@ -317,7 +304,7 @@ static int taken(Walk *w, int64_t at, int64_t also, double heat)
     Device *old[2] = {&w->device[at], also >= 0 ? &w->device[also] : NULL};
     const Device *made[2] = {&w->one, &w->other};
     int n = also >= 0 ? 2 : 1, done = 0;
-    double usd = 0, counted = 0, missed = 0, most = -heat * log(uniform(w) + 1e-300) + 1e-12;
+    double usd = 0, counted = 0, missed = 0, most = -heat * log(uniform(&w->random) + 1e-300) + 1e-12;
     w->seen_n = 0;
     for (int i = 0; i < n; i++) usd += made[i]->usd - old[i]->usd, note(w, old[i], -1), note(w, made[i], 1);
     for (int64_t i = 0; i < w->seen_n; i++) {
@@ -355,18 +342,18 @@ static int taken(Walk *w, int64_t at, int64_t also, double heat)
 
 static const int64_t STEPS[] = {1, 1, 1, 2, 2, 3, 4, 5, 7, 10, 15, 20};
 
-static int64_t amount(Walk *w) { return STEPS[below(w, 12)] * w->t->step; }
+static int64_t amount(Walk *w) { return STEPS[below(&w->random, 12)] * w->t->step; }
 
 static int64_t some_variant(Walk *w, int64_t pool)
 {
     int64_t n = w->able_start[pool + 1] - w->able_start[pool];
-    return n ? w->able[w->able_start[pool] + below(w, n)] : -1;
+    return n ? w->able[w->able_start[pool] + below(&w->random, n)] : -1;
 }
 
 static int64_t variant_for(Walk *w, int64_t pool, int64_t work)
 {
     int64_t n = w->mine_start[work + 1] - w->mine_start[work];
-    int64_t variant = n ? w->mine[w->mine_start[work] + below(w, n)] : -1;
+    int64_t variant = n ? w->mine[w->mine_start[work] + below(&w->random, n)] : -1;
     return variant >= 0 && w->p->allowed[pool * w->p->variants + variant] ? variant : -1;
 }
 
@@ -407,10 +394,10 @@ static int hands_over(Device *d, int from, int to, int64_t pct)
 /* A member of `w->one` and one of another device change places; that device, -1 where there is none. */
 static int64_t swaps(Walk *w, int64_t at, int x)
 {
-    int64_t also = below(w, w->used);
+    int64_t also = below(&w->random, w->used);
     if (also == at) return -1;
     copy(&w->other, &w->device[also]);
-    int y = (int)below(w, w->other.n);
+    int y = (int)below(&w->random, w->other.n);
     int64_t variant = w->one.variant[x];
     w->one.variant[x] = w->other.variant[y], w->other.variant[y] = variant;
     return also;
@@ -421,28 +408,28 @@ static int serve(Walk *w, int64_t work, double heat)
 {
     int64_t at = -1, also = -1;
     int x = -1;
-    double way = uniform(w);
+    double way = uniform(&w->random);
     /* Where nobody hosts it nothing is looked at; whoever draws after that draws the same. */
-    for (int turn = 0; way >= 0.3 && !(w->replicas[work] > 0) && turn < HOSTS_TRIED; turn++) next(w);
+    for (int turn = 0; way >= 0.3 && !(w->replicas[work] > 0) && turn < HOSTS_TRIED; turn++) next(&w->random);
     for (int turn = 0; way >= 0.3 && w->replicas[work] > 0 && x < 0 && turn < HOSTS_TRIED; turn++) {
-        at = below(w, w->used);
+        at = below(&w->random, w->used);
         x = place_of(w, &w->device[at], work);
     }
     w->work += DEVICE_STEPS / 4;
     if (x < 0) {
-        at = below(w, w->used);
+        at = below(&w->random, w->used);
         copy(&w->one, &w->device[at]);
         if (place_of(w, &w->one, work) >= 0) return 0;
         int64_t variant = variant_for(w, w->p->kind_pool[w->one.kind], work);
-        int y = (int)below(w, w->one.n);
+        int y = (int)below(&w->random, w->one.n);
         if (variant < 0) return 0;
         if (way < 0.15) w->one.variant[y] = variant;
-        else if (!joins(w, &w->one, variant, amount(w) * (1 + below(w, 5)), y)) return 0;
+        else if (!joins(w, &w->one, variant, amount(w) * (1 + below(&w->random, 5)), y)) return 0;
         return taken(w, at, -1, heat);
     }
     copy(&w->one, &w->device[at]);
     if (way < 0.8) {
-        int y = free_pct(&w->one) > 0 && below(w, 2) ? -1 : (int)below(w, w->one.n);
+        int y = free_pct(&w->one) > 0 && below(&w->random, 2) ? -1 : (int)below(&w->random, w->one.n);
         if (y == x) y = w->one.n > 1 ? (x + 1) % w->one.n : -1;
         if (!hands_over(&w->one, y, x, amount(w))) return 0;
     } else if ((also = swaps(w, at, x)) < 0) return 0;
@@ -452,37 +439,37 @@ static int serve(Walk *w, int64_t work, double heat)
 static int wander(Walk *w, double heat)
 {
     const Problem *p = w->p;
-    int64_t at = below(w, w->used), also = -1;
+    int64_t at = below(&w->random, w->used), also = -1;
     Device *one = &w->one, *other = &w->other;
     copy(one, &w->device[at]);
-    int x = (int)below(w, one->n);
-    double way = uniform(w);
+    int x = (int)below(&w->random, one->n);
+    double way = uniform(&w->random);
     int64_t pool = p->kind_pool[one->kind], pct = amount(w);
     if (way < 0.42) {
         if (one->n < 2) return 0;
-        int y = (int)below(w, one->n - 1);
+        int y = (int)below(&w->random, one->n - 1);
         if (!hands_over(one, x, y >= x ? y + 1 : y, pct)) return 0;
     } else if (way < 0.50) {
-        if (!below(w, 3) && one->pct[x] > pct) one->pct[x] -= pct;
+        if (!below(&w->random, 3) && one->pct[x] > pct) one->pct[x] -= pct;
         else if (!hands_over(one, -1, x, pct)) return 0;
     } else if (way < 0.58) {
         int64_t variant = some_variant(w, pool);
         if (variant < 0) return 0;
         one->variant[x] = variant;
     } else if (way < 0.64) {
-        if (!joins(w, one, some_variant(w, pool), pct * (1 + below(w, 4)), x)) return 0;
+        if (!joins(w, one, some_variant(w, pool), pct * (1 + below(&w->random, 4)), x)) return 0;
     } else if (way < 0.84) {
         if ((also = swaps(w, at, x)) < 0) return 0;
     } else if (way < 0.95) {
-        also = below(w, w->used);
+        also = below(&w->random, w->used);
         if (also == at || one->n < 2) return 0;
         copy(other, &w->device[also]);
         int64_t variant = one->variant[x], had = one->pct[x];
-        if (!joins(w, other, variant, had, (int)below(w, other->n))) return 0;
+        if (!joins(w, other, variant, had, (int)below(&w->random, other->n))) return 0;
         without(one, x);
-        one->pct[below(w, one->n)] += had;
+        one->pct[below(&w->random, one->n)] += had;
     } else {
-        int64_t kind = below(w, p->kinds), to = p->kind_pool[kind];
+        int64_t kind = below(&w->random, p->kinds), to = p->kind_pool[kind];
         if (kind == one->kind || (to != pool && w->spare[to] < 1)) return 0;
         one->kind = kind;
     }
@@ -531,15 +518,15 @@ static int64_t victim(Walk *w)
 {
     double least = INFINITY;
     int64_t found = 0;
-    for (int64_t turn = 1 + below(w, VICTIMS); turn; turn--) {
-        int64_t at = below(w, w->used);
+    for (int64_t turn = 1 + below(&w->random, VICTIMS); turn; turn--) {
+        int64_t at = below(&w->random, w->used);
         const Device *d = &w->device[at];
         double worth = 0;
         for (int i = 0; i < d->n; i++) {
             int64_t work = w->p->workload[d->variant[i]];
             if (w->t->rate_rps[work] > 0) worth += w->t->price[work] * d->rate[i] / w->t->rate_rps[work];
         }
-        worth = worth / (d->usd + 1e-9) + NOISE * uniform(w);
+        worth = worth / (d->usd + 1e-9) + NOISE * uniform(&w->random);
         if (worth < least) least = worth, found = at;
     }
     return found;
@@ -549,17 +536,17 @@ static int64_t victim(Walk *w)
 static int opened(Walk *w, const Device *gone, double usd)
 {
     const Problem *p = w->p;
-    int64_t kind = below(w, p->kinds), pool = p->kind_pool[kind];
+    int64_t kind = below(&w->random, p->kinds), pool = p->kind_pool[kind];
     if (w->used >= w->room || w->spare[pool] < 1 || pool == p->kind_pool[gone->kind]) return 0;
     Device *d = &w->device[w->used];
     d->n = 0;
-    for (int turn = 0, like = (int)below(w, 2); like && !d->n && turn < 50; turn++) {
-        const Device *other = &w->device[below(w, w->used)];
+    for (int turn = 0, like = (int)below(&w->random, 2); like && !d->n && turn < 50; turn++) {
+        const Device *other = &w->device[below(&w->random, w->used)];
         if (other->kind == kind) copy(d, other);
     }
     d->kind = kind;
     for (int i = 0; !d->n && i < gone->n; i++) with(d, gone->variant[i], gone->pct[i]);
-    while (d->n && !judged(w, d)) without(d, (int)below(w, d->n));
+    while (d->n && !judged(w, d)) without(d, (int)below(&w->random, d->n));
     if (!d->n || d->usd >= usd) return 0;
     w->spare[pool]--;
     w->used++;
@@ -569,16 +556,16 @@ static int opened(Walk *w, const Device *gone, double usd)
 /* A device more for some of those that are short. */
 static void relieve(Walk *w)
 {
-    int64_t kind = below(w, w->p->kinds), pool = w->p->kind_pool[kind], most = 1 + below(w, 3);
+    int64_t kind = below(&w->random, w->p->kinds), pool = w->p->kind_pool[kind], most = 1 + below(&w->random, 3);
     if (w->used >= w->room || w->spare[pool] < 1) return;
     Device *d = &w->device[w->used];
     d->kind = kind, d->n = 0;
     for (int64_t turn = 0; turn < most && d->n < w->p->clients[pool]; turn++) {
-        int64_t work = w->shorts[below(w, w->shorts_n)], variant = variant_for(w, pool, work);
+        int64_t work = w->shorts[below(&w->random, w->shorts_n)], variant = variant_for(w, pool, work);
         if (variant >= 0 && place_of(w, d, work) < 0) with(d, variant, 0);
     }
     for (int i = 0; i < d->n; i++) d->pct[i] = WHOLE / d->n / w->t->step * w->t->step;
-    while (d->n && !judged(w, d)) without(d, (int)below(w, d->n));
+    while (d->n && !judged(w, d)) without(d, (int)below(&w->random, d->n));
     w->used += d->n > 0;
 }
 
@@ -596,7 +583,7 @@ static void disturb(Walk *w, Device *gone)
 {
     int64_t spare = 0;
     for (int64_t pool = 0; pool < w->p->pools; pool++) spare += w->spare[pool];
-    if (w->shorts_n && (w->serves || (spare < 1 && owed(w)) || below(w, 2))) {
+    if (w->shorts_n && (w->serves || (spare < 1 && owed(w)) || below(&w->random, 2))) {
         relieve(w);
         count_up(w);
         return;
@@ -605,10 +592,10 @@ static void disturb(Walk *w, Device *gone)
     copy(gone, &w->device[at]);
     if (--w->used != at) copy(&w->device[at], &w->device[w->used]);
     double left = gone->usd;
-    for (int turn = 0, most = below(w, 2) ? 8 : 0; turn < most; turn++)
+    for (int turn = 0, most = below(&w->random, 2) ? 8 : 0; turn < most; turn++)
         if (opened(w, gone, left)) {
             left -= w->device[w->used - 1].usd;
-            if (below(w, 2)) break;
+            if (below(&w->random, 2)) break;
         }
     count_up(w);
 }
@@ -636,7 +623,7 @@ static int attempt(Walk *w, const Plan *plan, double each, Device *best, int64_t
         double heat = plan->heat * pow(plan->cold / plan->heat, part);
         if (look % TURNS_OF_PRICES == 0) move_prices(w);
         for (int turn = 0; turn < TURN; turn++) {
-            int64_t work = w->shorts_n && below(w, 2) ? w->shorts[below(w, w->shorts_n)] : -1;
+            int64_t work = w->shorts_n && below(&w->random, 2) ? w->shorts[below(&w->random, w->shorts_n)] : -1;
             w->work += DEVICE_STEPS / 8;
             if (!(work >= 0 ? serve(w, work, heat) : wander(w, heat)) || w->worth >= *best_worth - GAIN) continue;
             w->worth = summed(w);
@@ -707,7 +694,7 @@ int64_t exchange(const Problem *p, const Limits *t, const Plan *plan, int64_t ro
     for (int64_t i = 0; i < w.used; i++) copy(&best[i], &w.device[i]);
     int64_t attempts = 0, vain = 0, served = plan->serves && !owed(&w);
     while (!served && w.work < plan->work && w.used > 1 && vain < plan->patience) {
-        int64_t kicks = attempts++ || plan->closes ? 1 + below(&w, 1 + vain / KICK) : 0;
+        int64_t kicks = attempts++ || plan->closes ? 1 + below(&w.random, 1 + vain / KICK) : 0;
         for (int64_t turn = 0; turn < kicks && w.used > 1; turn++) disturb(&w, &all[2 * room + 2]);
         if (w.used && attempt(&w, plan, each, best, &best_used, &best_worth)) {
             vain = 0, served = plan->serves && !owed(&w);
