@@ -38,9 +38,9 @@ STOP_S = 5.0
 
 
 def run_here(tasks: Sequence[RunTask], jobs: int, hear: Hear) -> None:
-    """Run all: in this process, or in so many workers. Interrupted, it stops what still runs and raises on."""
+    """Run all: in this process, which what kills a run then ends too, or in so many workers."""
     if jobs > 1 and len(tasks) > 1:
-        _run_in_workers(tasks, min(jobs, len(tasks)), hear)
+        run_in_workers(tasks, jobs, hear)
         return
     for task in tasks:
         hear(Began(task=task))
@@ -72,7 +72,8 @@ class _Worker:
         return f"its process ended with status {self._process.exitcode}"
 
 
-def _run_in_workers(tasks: Sequence[RunTask], jobs: int, hear: Hear) -> None:
+def run_in_workers(tasks: Sequence[RunTask], jobs: int, hear: Hear) -> None:
+    """Run all, so many at a time. Interrupted, it stops what still runs and raises on."""
     waiting = deque(tasks)
     idle: list[_Worker] = []
     busy: list[_Worker] = []

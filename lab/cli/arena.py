@@ -251,16 +251,16 @@ def contenders_by(
 
 
 def run_tasks(tasks: Sequence[RunTask], engine: EngineOption, jobs: int | None, hear: Hear) -> None:
-    """Run them where they are wanted."""
+    """Run them where they are wanted, each in a process of its own: what ends it ends nothing else."""
     with standard_output_to_error():
         if engine is EngineOption.RAY:
             from lab.arena.workers import run_on_ray
 
             run_on_ray(tasks, jobs, hear)
         else:
-            from lab.arena.workers import run_here
+            from lab.arena.workers import run_in_workers
 
-            run_here(tasks, jobs or len(os.sched_getaffinity(0)), hear)
+            run_in_workers(tasks, jobs or len(os.sched_getaffinity(0)), hear)
 
 
 def write_results(folder: ResultFolder, reference: str | None) -> list[Path]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from lab.arena.running import Began, Event, RunEnded, RunPart
 from lab.arena.workers import run_here, steps
+from lab.cli.arena import EngineOption, run_tasks
 from tests.unit.lab.arena.fake import scenario, tasks
 
 
@@ -37,3 +38,12 @@ def test_only_whole_steps_are_told() -> None:
     for part in (0.001, 0.011, 0.015, 0.5, 0.505, 1.0):
         hear(part)
     assert told == [0.011, 0.5, 1.0]
+
+
+def test_a_run_that_ends_its_process_ends_no_command_that_runs_one_at_a_time(tmp_path: Path) -> None:
+    heard: list[Event] = []
+    run_tasks(
+        tasks([scenario(tmp_path, "one", dies="hetsev")], ["hetsev"], seeds=1), EngineOption.LOCAL, 1, heard.append
+    )
+    errors = [event.finished.record.error for event in heard if isinstance(event, RunEnded)]
+    assert errors == ["its process ended with status 3"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.cli.output import Exit
-from lab.arena import loading
+from lab.arena import loading, workers
 from lab.claims import catalogue
 from lab.claims.claim import Claim, ClaimClass, ClaimEvidence, ClaimStatus, Effort
 from lab.cli import arena, one
@@ -19,7 +19,9 @@ from tests.unit.lab.arena.fake import scenario
 
 @pytest.fixture(autouse=True)
 def fake_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Known to this process alone, so its runs happen here."""
     monkeypatch.setattr(loading, "KINDS", {**loading.KINDS, "fake": "tests.unit.lab.arena.fake"})
+    monkeypatch.setattr(workers, "run_in_workers", lambda tasks, _jobs, hear: workers.run_here(tasks, 1, hear))
 
 
 @pytest.fixture
