@@ -38,6 +38,7 @@ from app.store import documents, events, profiles, targets, tasks, tokens
 from app.store.documents import Key, Precondition, PutResult, Stored
 from app.store.engine import Database
 from app.store.pages import PageOrder, StoredPage
+from app.store.sql import database_now
 from solvers.control import controllers
 from solvers.domain.bounds import exceeded
 from solvers.domain.codec import Plain, from_plain, to_plain
@@ -272,10 +273,16 @@ def _profiles_of(field: str) -> Callable[[Session, str], Iterator[str]]:
 
 def _replicas_on_node(session: Session, name: str) -> Iterator[str]:
     target = targets.node_document(session, name)
-    plain: Any = target.document if target is not None else {"devices": ()}
-    for device in plain["devices"]:
-        for replica in device["replicas"]:
+    if target is None:
+        return
+    stands_s = (database_now(session) - targets.line(session, target.generation).promoted_at).total_seconds()
+    plain: Any = target.document
+    for replica in (replica for device in plain["devices"] for replica in device["replicas"]):
+        # What was moved away goes on for a while, and stays written there until the next promotion.
+        if (goes_on_s := replica.get("retire_after_s")) is None:
             yield f"replica {replica['replica']}, which the current target places there"
+        elif stands_s < goes_on_s:
+            yield f"replica {replica['replica']}, which goes on there for {goes_on_s - stands_s:.0f} s more"
 
 
 _OTHER_USERS: Mapping[Kind, Callable[[Session, str], Iterator[str]]] = {

@@ -8,10 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from sqlalchemy import delete, insert, update
 
 from agents.wire import EdgeReport, NodeReceipt, NodeTarget, RateSample, Report, decode, encode
 from app import kinds
 from app.store import targets
+from app.store.sql import ago
+from app.store.tables import node_targets, target_history
 from app.store.targets import Promotion
 from solvers.domain.codec import digest
 from tests import builders
@@ -147,6 +150,29 @@ def test_a_node_gets_its_target_once_per_generation(world: World) -> None:
     assert answer.headers["etag"] == '"1"'
     assert world.call("GET", path, NODE, headers={"If-None-Match": '"1"'}).status_code == 304
     assert world.call("GET", path, NODE, headers={"If-None-Match": '"0"'}).status_code == 200
+
+
+def test_a_node_that_everything_has_left_can_be_deleted(world: World) -> None:
+    world.joined(NODE)
+    plan = stored.plan()
+    staying, leaving = {"replica": "demo/vision#0"}, {"replica": "demo/vision#1", "retire_after_s": 30.0}
+    with world.database.transaction() as session:
+        stored.promote(session, plan, nodes=())
+
+    def answer(*held: object, stands_s: int) -> str:
+        document = {"devices": [{"replicas": list(held)}]}
+        with world.database.transaction() as session:
+            session.execute(delete(node_targets))
+            session.execute(insert(node_targets).values(node_id=NODE, generation=1, document=document))
+            session.execute(update(target_history).values(promoted_at=ago(stands_s)))
+        answered = world.call("DELETE", f"/v1/nodes/{NODE}")
+        return answered.json()["detail"] if answered.status_code == 409 else str(answered.status_code)
+
+    assert answer(leaving, staying, stands_s=60).endswith(
+        "replica demo/vision#0, which the current target places there"
+    )
+    assert "replica demo/vision#1, which goes on there for" in answer(leaving, stands_s=10)
+    assert answer(leaving, stands_s=31) == "204"
 
 
 def test_reports_are_stored_once(world: World) -> None:
