@@ -34,7 +34,7 @@ _WHOLE = (
     (
         "plan_bound_usd_per_h",
         "headroom_plan_bound_usd_per_hour",
-        "What serving as much cost at least when planned, with what may not move left as it is.",
+        "What serving as much costs at least, with what may not move left as it is.",
     ),
     ("plan_age_s", "headroom_plan_age_seconds", "Age of the newest plan, promoted or not."),
     ("cycles_last_hour", "headroom_cycles_last_hour", "Planning cycles begun in the last hour."),

@@ -184,7 +184,9 @@ def _head(fleet: Document, waiting: Sequence[str] = ()) -> list[Any]:
         return [*lines, "no plan yet", *planning, ""]
     since = datetime.fromtimestamp(fleet["promoted_at_s"], UTC).strftime("%H:%M:%S UTC")
     unplaced = f", {plan['unplaced_count']} without a place" if plan["unplaced_count"] else ""
-    near = plan["gap_told"] and f"when planned {plan['gap_told']}"
+    seen = plan.get("seen_at")
+    when = "when planned" if seen is None else f"as of {datetime.fromisoformat(seen).astimezone(UTC):%H:%M:%S} UTC"
+    near = plan["gap_told"] and f"{when} {plan['gap_told']}"
     told = filter(None, [f"generation {fleet['generation']} by {plan['planner']}", f"since {since}", near])
     lines.append(", ".join(told) + unplaced)
     lines += short_lines(fleet.get("short", ()))

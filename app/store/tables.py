@@ -150,6 +150,8 @@ cluster_state = _table(
     _maybe(MOMENT, "held_until"),
     _maybe(Text, "held_by", "held_for"),
     _maybe(NULLABLE_JSON, "short"),
+    _maybe(Double, "seen_usd_per_h", "seen_bound_usd_per_h"),
+    _maybe(MOMENT, "seen_at"),
 )
 target_history = _table(
     "target_history",

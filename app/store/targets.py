@@ -174,7 +174,7 @@ def promote(session: Session, wish: Promotion) -> Generation:
             plan_id=wish.plan_id,
             promoted_at=func.now(),
             fencing_token=held.fencing_token if wish.fencing_token is None else wish.fencing_token,
-            short=null(),
+            **dict.fromkeys(("short", "seen_usd_per_h", "seen_bound_usd_per_h", "seen_at"), null()),
         )
     )
     if wish.hold_s:
@@ -302,6 +302,30 @@ def note_short(session: Session, cluster: str, seen: Generation, found: Sequence
     there = (cluster_state.c.cluster == cluster, cluster_state.c.generation == seen)
     known = func.coalesce(cluster_state.c.short, plans.short_of(cluster_state.c.plan_id))
     session.execute(update(cluster_state).where(*there, known.is_distinct_from(told)).values(short=told))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proven:
+    """What the target costs now, $/h, and what serving as much costs at least; by whom it was left standing `at`."""
+
+    usd_per_h: float | None
+    bound_usd_per_h: float | None
+    at: datetime | None
+
+
+def note_proven(session: Session, cluster: str, seen: Generation, usd_per_h: float, bound_usd_per_h: float) -> None:
+    """Remember what a cycle proved of this generation now; nothing where another stands."""
+    there = (cluster_state.c.cluster == cluster, cluster_state.c.generation == seen)
+    now = {"seen_usd_per_h": usd_per_h, "seen_bound_usd_per_h": bound_usd_per_h, "seen_at": func.now()}
+    session.execute(update(cluster_state).where(*there).values(now))
+
+
+def proven(session: Session, cluster: str) -> Proven | None:
+    """What cycles proved of the target since it was planned, if any did."""
+    state = cluster_state.c
+    seen = (state.seen_usd_per_h.label("usd_per_h"), state.seen_bound_usd_per_h.label("bound_usd_per_h"))
+    known = select(*seen, state.seen_at.label("at")).where(state.cluster == cluster, state.seen_at.is_not(None))
+    return one(session, Proven, known)
 
 
 def short(session: Session, cluster: str) -> tuple[Unplaced, ...]:

@@ -71,15 +71,19 @@ def answered_words(found: Authorship) -> str:
     return "; ".join((said, *found.failures))
 
 
-def gap_words(
-    cost_usd_per_h: float | None,
-    bound_usd_per_h: float | None,
-    assignments: Iterable[Assignment],
-    *,
-    pooled: bool = False,
-) -> str:
-    """How far from the best a plan can be, and from the best of which plans: a bound takes as given what its lane may
-    not move, and where each pool plans for itself, who has which GPUs. Nothing for who does not see its cost.
+def given_words(assignments: Iterable[Assignment], *, pooled: bool) -> str:
+    """What a bound takes as given: what its lane may not move, and where each pool plans for itself, who has which
+    GPUs.
+    """
+    held = {item.workload for item in assignments if any(why.code is ReasonCode.PINNED_BY_MODE for why in item.reasons)}
+    one = "1 workload that is not on auto left as it is"
+    several = f"{len(held)} workloads that are not on auto left as they are"
+    return (" of its pools" if pooled else "") + (f" with {one if len(held) == 1 else several}" if held else "")
+
+
+def gap_words(cost_usd_per_h: float | None, bound_usd_per_h: float | None, given: str) -> str:
+    """How far from the best a plan can be, and from the best of which plans, as `given_words` say. Nothing for who does
+    not see its cost.
     """
     if cost_usd_per_h is None:
         return ""
@@ -87,10 +91,6 @@ def gap_words(
         return "nothing is cheaper"
     if bound_usd_per_h is None or bound_usd_per_h <= 0:
         return "how far from the optimum was not proven"
-    held = {item.workload for item in assignments if any(why.code is ReasonCode.PINNED_BY_MODE for why in item.reasons)}
-    one = "1 workload that is not on auto left as it is"
-    several = f"{len(held)} workloads that are not on auto left as they are"
-    given = (" of its pools" if pooled else "") + (f" with {one if len(held) == 1 else several}" if held else "")
     above = 100 * max(0.0, cost_usd_per_h / bound_usd_per_h - 1)
     return f"at most {above:,.1f} % above the optimum{given}, which costs ${bound_usd_per_h:,.2f}/h or more"
 

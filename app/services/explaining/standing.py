@@ -12,9 +12,8 @@ from app.services.explaining.explaining import ExplainedGap
 from app.services.explaining.sentences import answered_words, facts_text, four_digits, gap_words
 from app.store.cycles import CycleSummary
 from app.store.plans import PlanSummary
-from app.store.targets import Lease
-from solvers.cycle.owners import StandingOwners
-from solvers.domain.change import Target
+from app.store.targets import Lease, Proven
+from app.store.telemetry import FleetCounts
 from solvers.domain.evidence import Reason, ReasonCode
 from solvers.domain.plan import Assignment, Unplaced
 from solvers.domain.value import value
@@ -34,16 +33,16 @@ class PlanLine:
     cost_usd_per_h: float | None
     """Of the whole plan, $/h, by the policy's cost basis; as the next two null for a project's token."""
     bound_usd_per_h: float | None
-    """Proven when it was planned: serving as much costs at least so much while what its lane may not move stays as it
-    is.
-    """
+    """Proven: serving as much costs at least so much while what its lane may not move stays as it is."""
     gap_told: str
     """How far from the best of which plans it can be, in words."""
+    seen_at: datetime | None
+    """When the newest cycle that left it standing saw that; null where that is of when it was planned."""
     unplaced_count: int | None
 
     def of_a_project(self) -> PlanLine:
         """What a project's token is told of it."""
-        return replace(self, cost_usd_per_h=None, bound_usd_per_h=None, gap_told="", unplaced_count=None)
+        return replace(self, cost_usd_per_h=None, bound_usd_per_h=None, gap_told="", seen_at=None, unplaced_count=None)
 
 
 @record
@@ -87,9 +86,22 @@ def planning_line(cycle: CycleSummary | None) -> PlanningLine | None:
     )
 
 
-def plan_line(plan: PlanSummary, target: Target, standing: StandingOwners, short: Sequence[Unplaced]) -> PlanLine:
-    told = gap_words(plan.cost_usd_per_h, plan.bound_usd_per_h, target.assignments, pooled=bool(standing.parts))
-    return record_of(PlanLine, plan, gap_told=told, unplaced_count=len(short))
+def plan_line(
+    plan: PlanSummary | None, given: str, proven: Proven | None, short: Sequence[Unplaced]
+) -> PlanLine | None:
+    """`given`: what its bound takes as given, in words. `proven`: what has been seen of it since it was planned."""
+    if plan is None:
+        return None
+    known = proven or Proven(usd_per_h=plan.cost_usd_per_h, bound_usd_per_h=plan.bound_usd_per_h, at=None)
+    return record_of(
+        PlanLine,
+        plan,
+        cost_usd_per_h=known.usd_per_h,
+        bound_usd_per_h=known.bound_usd_per_h,
+        gap_told=gap_words(known.usd_per_h, known.bound_usd_per_h, given),
+        seen_at=known.at,
+        unplaced_count=len(short),
+    )
 
 
 def short_lines(standing: Iterable[Assignment], found: Iterable[ExplainedGap]) -> tuple[ShortLine, ...]:
@@ -137,3 +149,12 @@ def unled_words(lease: Lease | None) -> str | None:
         return None
     since = f"{lease.expires_at:%Y-%m-%d %H:%M:%S UTC}"
     return f"no planner leads since {since}: nothing is planned until one runs (headroom planner)"
+
+
+def beliefs_words(known: FleetCounts) -> str | None:
+    """Of when beliefs are, where newer measurements have not been learned."""
+    if not known.measurements_unlearned:
+        return None
+    at = f"of {known.beliefs_as_of:%Y-%m-%d %H:%M UTC}" if known.beliefs_as_of is not None else "what is built in"
+    what = "which cannot be learned" if known.beliefs_failed else "being learned"
+    return f"beliefs are {at}; newer measurements, {what}: {known.measurements_unlearned}"

@@ -23,7 +23,7 @@ from app.services.beliefs.completion import Completion
 from app.services.declared.ownership import misgoverned, read_owners
 from app.services.declared.tokens import Deed
 from app.services.planning.deciding import BARE, Decisions, Remark, RolledBack
-from app.services.planning.reviewing import Review, Waits, left_short, live, matter_of, short_plan
+from app.services.planning.reviewing import Review, Waits, left_standing, live, matter_of, short_plan
 from app.services.planning.rollout import Author, StoreActuator, outdated, terms_of
 from app.services.planning.snapshots import StoreObserver, nodes_heard, read_policy
 from app.services.whatif.made import no_plan
@@ -85,10 +85,14 @@ class LeaderJournal:
             news = record.decision is None or HoldReason.NOTHING_TO_CHANGE not in record.decision.reasons
             if record.plan is not None and record.generation is None and news:
                 self._settle(session, record, record.plan)
-            if record.lane is Lane.ACT and (short := left_short(record)) is not None:
+            if record.lane is Lane.ACT and (stands := left_standing(record)) is not None:
                 others = {WorkloadId(work.id) for work in record.snapshot.works}.difference(record.movable)
                 known = [item for item in targets.short(session, self._cluster) if item.workload in others]
-                targets.note_short(session, self._cluster, record.snapshot.target.generation, (*known, *short))
+                generation = record.snapshot.target.generation
+                targets.note_short(session, self._cluster, generation, (*known, *stands.unplaced))
+                if stands.bound_usd_per_h is not None:
+                    usd_per_h = stands.objective.cost_usd_per_h
+                    targets.note_proven(session, self._cluster, generation, usd_per_h, stands.bound_usd_per_h)
 
     def _settle(self, session: Session, record: CycleRecord, plan: Plan) -> None:
         holder, end = self._cycle.holder, _end_state(record)

@@ -31,7 +31,14 @@ from app.services.explaining.explaining import (
     told,
     why_not,
 )
-from app.services.explaining.sentences import gap_words, mode_sentence, owner_sentences, places_of, problem_sentences
+from app.services.explaining.sentences import (
+    gap_words,
+    given_words,
+    mode_sentence,
+    owner_sentences,
+    places_of,
+    problem_sentences,
+)
 from app.services.explaining.solves import (
     AnsweredAnew,
     ExplainQuestion,
@@ -50,7 +57,7 @@ from app.store import documents, nodes, plans, targets
 from app.store.engine import Database
 from app.store.pages import PageOrder, StoredPage
 from app.store.plans import PlanState, PlanSummary, StoredPlan
-from app.store.targets import Hold
+from app.store.targets import Hold, Proven
 from solvers.cycle.attempts import Asking, Propose
 from solvers.cycle.owners import StandingOwners
 from solvers.cycle.record import Lane
@@ -131,7 +138,7 @@ class Plans:
             (summary,) = known(session, self._cluster, plans.get(session, plan_id))
             plan = plans.load(session, plan_id)
         told = self._told(summary, project)
-        return record_of(StoredPlan, told, plan=seen_by(plan, project), gap_told=_gap_told(told, plan))
+        return record_of(StoredPlan, told, plan=seen_by(plan, project), gap_told=_gap_told(told, plan, None))
 
     def _told(self, summary: PlanSummary, project: str | None) -> PlanSummary:
         who = summary.decided_by and self._tokens.name_of(summary.decided_by)
@@ -191,9 +198,10 @@ class Plans:
             raise FieldError("query:workload", "say for which workload")
         with self._database.reading() as session:
             summary = told_to(plans.get(session, plan_id), project)
-            whole = plans.load(session, plan_id)
+            whole, proven = plans.load(session, plan_id), None
             if summary.generation is not None and summary.generation == targets.generation(session, self._cluster):
                 whole = replace(whole, unplaced=targets.short(session, self._cluster))
+                proven = targets.proven(session, self._cluster)
             plan = seen_by(whole, project)
             insight = plans.load_insight(session, plan_id, workload)
             gpu_types = documents.by_name(session, kinds.DEVICE, "gpu_type")
@@ -210,7 +218,7 @@ class Plans:
             raise NotFoundError(f"there is no workload {workload}", workload=workload)
         return Explanation(
             summary=summary,
-            gap_told=_gap_told(summary, whole),
+            gap_told=_gap_told(summary, whole, proven),
             cheaper=cheaper,
             assignments=wanted,
             unplaced=missing,
@@ -256,8 +264,12 @@ def known(session: Session, cluster: str, *items: PlanSummary, fresh: bool = Fal
     return tuple(replace(item, told=known_by_now(item, generation, looked)) for item in items)
 
 
-def _gap_told(summary: PlanSummary, plan: Plan) -> str:
-    return gap_words(summary.cost_usd_per_h, summary.bound_usd_per_h, plan.assignments, pooled=bool(plan.parts))
+def _gap_told(summary: PlanSummary, plan: Plan, proven: Proven | None) -> str:
+    """`proven`: what was seen since, of a plan that stands."""
+    given = given_words(plan.assignments, pooled=bool(plan.parts))
+    if proven is not None and summary.cost_usd_per_h is not None:
+        return gap_words(proven.usd_per_h, proven.bound_usd_per_h, given)
+    return gap_words(summary.cost_usd_per_h, summary.bound_usd_per_h, given)
 
 
 def told_to(summary: PlanSummary, project: str | None) -> PlanSummary:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
+from math import isclose
 from typing import Any
 
 from app.records import record, record_of
@@ -31,6 +32,7 @@ from solvers.domain.codec import digest
 from solvers.domain.evidence import Finding, FindingCode, Severity, SilentReporter
 from solvers.domain.ids import DeviceId, Digest, WorkloadId
 from solvers.domain.plan import Assignment, DeviceSetting, Plan, Unplaced
+from solvers.domain.policy import Objective
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import ServiceMode
 from solvers.errors import EngineError
@@ -457,15 +459,16 @@ PART_LEAST = 0.001
 """Of a rate: what a promise loses by being rounded is no shortage."""
 
 
-def left_short(record: CycleRecord) -> tuple[Unplaced, ...] | None:
-    """What the target leaves short of what this cycle might move, which its plan knew only of when it was made; for the
-    reasons of the cycle's plan where that is short of the same. None where something else stands now.
+def left_standing(record: CycleRecord) -> Plan | None:
+    """The target as a plan for what this cycle saw: what it leaves short of what might move, for the reasons of the
+    cycle's plan where that is short of the same; and the bound of that, where both serve as much. None where something
+    else stands now.
     """
     decision, plan = record.decision, record.plan
     if decision is None or decision.promote or not _LATE.isdisjoint(decision.reasons):
         return None
     if plan is not None and HoldReason.NOTHING_TO_CHANGE in decision.reasons:
-        return plan.unplaced
+        return plan
     standing = kept(record.snapshot, Wish(lane=record.lane), _ASKING).plan
     if standing is None:
         return None
@@ -473,12 +476,20 @@ def left_short(record: CycleRecord) -> tuple[Unplaced, ...] | None:
     for item in standing.assignments:
         served[item.workload] += item.capacity_rps
     why = {(item.kind, item.workload): item.reasons for item in (() if plan is None else plan.unplaced)}
-    return tuple(
+    unplaced = tuple(
         replace(item, reasons=why.get((item.kind, item.workload), item.reasons))
         for item in standing.unplaced
         if item.rate_rps_short > PART_LEAST * (item.rate_rps_short + served[item.workload])
         or any(isinstance(fact.value, float) and fact.value > 0 for reason in item.reasons for fact in reason.facts)
     )
+    bound = plan.bound_usd_per_h if plan is not None and _serve_alike(plan.objective, standing.objective) else None
+    return replace(standing, unplaced=unplaced, bound_usd_per_h=bound)
+
+
+def _serve_alike(one: Objective, other: Objective) -> bool:
+    """Whether a bound of one is a bound of the other: both leave as much to do."""
+    pairs = ((one.unserved, other.unserved), (one.waiting_usd_per_h, other.waiting_usd_per_h))
+    return all(isclose(mine, its, rel_tol=DUST, abs_tol=DUST) for mine, its in pairs)
 
 
 _LATE = frozenset({HoldReason.SUPERSEDED, HoldReason.LEASE_LOST})

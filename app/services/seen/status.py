@@ -22,11 +22,12 @@ from app.services.declared.documents import beyond_bounds
 from app.services.declared.fleet import VANISHED
 from app.services.declared.ownership import PolicyLine, policy_lines, read_owners, standing_of
 from app.services.explaining.explaining import gaps
-from app.services.explaining.sentences import owner_words, problem_sentences
+from app.services.explaining.sentences import given_words, owner_words, problem_sentences
 from app.services.explaining.standing import (
     PlanLine,
     PlanningLine,
     ShortLine,
+    beliefs_words,
     plan_line,
     planning_line,
     short_lines,
@@ -37,8 +38,9 @@ from app.services.planning.snapshots import read_policy
 from app.store import cycles, documents, nodes, plans, targets, telemetry
 from app.store.documents import Stored
 from app.store.engine import Database
+from app.store.plans import PlanSummary
 from app.store.targets import Hold, Standing
-from app.store.telemetry import DemandRow, FleetCounts, ServedRow
+from app.store.telemetry import DemandRow, ServedRow
 from solvers.cycle.owners import StandingOwners, knob_owners
 from solvers.domain.change import Target
 from solvers.domain.codec import from_plain, to_plain
@@ -215,7 +217,8 @@ class StatusReader:
         kept = self._declared
         if kept is None or kept.mark != mark:
             kept = self._declared = _declared(session, self._cluster, mark)
-        return kept
+        proven = targets.proven(session, self._cluster)
+        return replace(kept, plan=plan_line(kept.summary, kept.given, proven, short))
 
     def rates(self) -> Mapping[str, float]:
         """Requests per second of every service that gateways spoke of, as a fleet's services tell them."""
@@ -250,7 +253,7 @@ class StatusReader:
             planning=mine.planning,
             unled=unled if project is None else None,
             held=held if project is None else None,
-            beliefs=_beliefs(counts) if project is None else None,
+            beliefs=beliefs_words(counts) if project is None else None,
             cost=mine.cost(),
             cheaper=cheaper,
             slo_attainment=mine.attainment(),
@@ -298,14 +301,6 @@ def _attainment(rows: Sequence[ServedRow]) -> float | None:
     return max(0.0, min(1.0, good / total)) if total > 0 else None
 
 
-def _beliefs(known: FleetCounts) -> str | None:
-    if not known.measurements_unlearned:
-        return None
-    at = f"of {known.beliefs_as_of:%Y-%m-%d %H:%M UTC}" if known.beliefs_as_of is not None else "what is built in"
-    what = "which cannot be learned" if known.beliefs_failed else "being learned"
-    return f"beliefs are {at}; newer measurements, {what}: {known.measurements_unlearned}"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _WhenDeclared:
     """What is another one whenever a document or the target is."""
@@ -322,7 +317,9 @@ class _KeptDeclared:
     mark: _WhenDeclared
     silent_s: float
     target: Target
-    plan: PlanLine | None
+    summary: PlanSummary | None
+    given: str
+    """What the plan's bound takes as given."""
     short: tuple[ShortLine, ...]
     owners: Owners
     standing: StandingOwners
@@ -334,6 +331,7 @@ class _KeptDeclared:
     workloads: dict[Kind, list[Stored]]
     slos: dict[str, Slo]
     policies: tuple[PolicyLine, ...]
+    plan: PlanLine | None = None
 
 
 def _declared(session: Session, cluster: str, mark: _WhenDeclared) -> _KeptDeclared:
@@ -361,7 +359,6 @@ def _declared(session: Session, cluster: str, mark: _WhenDeclared) -> _KeptDecla
     }
     workloads = {kind: documents.all_specs(session, kind) for kind in kinds.workloads()}
     summary = None if target.plan is None else plans.get(session, PlanId(target.plan))
-    plan = None if summary is None else plan_line(summary, target, standing, mark.short)
     named = _named_owners(owners, workloads)
     ids = ["/".join(stored.key) for found in workloads.values() for stored in found]
     pools = {name: str(named.policy_for(WorkloadId(name)).name) for name in ids}
@@ -370,7 +367,8 @@ def _declared(session: Session, cluster: str, mark: _WhenDeclared) -> _KeptDecla
         mark=mark,
         silent_s=read_policy(session).device_silent_after_s,
         target=target,
-        plan=plan,
+        summary=summary,
+        given=given_words(target.assignments, pooled=bool(standing.parts)),
         short=short_lines(target.assignments, gaps(there, None, pools if owners.bound else None)),
         owners=owners,
         standing=standing,

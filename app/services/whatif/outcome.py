@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from app.records import record_of
 from app.services.explaining.explaining import gaps
-from app.services.explaining.sentences import answered_words, gap_words
+from app.services.explaining.sentences import answered_words, gap_words, given_words
 from app.services.explaining.standing import ShortLine, short_lines
 from app.services.whatif.made import KEPT, Made, Wish, planned_beside, request_of, standing_on
 from solvers.cycle.attempts import Asking
@@ -121,7 +121,9 @@ def outcome_of(made: Made) -> Outcome:
         bound_usd_per_h=plan.bound_usd_per_h,
         gap_pct=plan.gap_pct,
         gap_told=gap_words(
-            plan.objective.cost_usd_per_h, plan.bound_usd_per_h, plan.assignments, pooled=bool(plan.parts)
+            plan.objective.cost_usd_per_h,
+            plan.bound_usd_per_h,
+            given_words(plan.assignments, pooled=bool(plan.parts)),
         ),
         workloads_short=len(plan.unplaced),
         rate_rps_short=sum(item.rate_rps_short for item in plan.unplaced),

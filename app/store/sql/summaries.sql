@@ -1,7 +1,8 @@
 -- name: fleet_counts
 -- The fleet and its plan in numbers, one row. Up to 64 measurements are learned before the next answer.
 WITH standing AS (
-    SELECT state.generation, plan.cost_usd_per_h, plan.bound_usd_per_h,
+    SELECT state.generation, coalesce(state.seen_usd_per_h, plan.cost_usd_per_h) AS cost_usd_per_h,
+           coalesce(state.seen_bound_usd_per_h, plan.bound_usd_per_h) AS bound_usd_per_h,
            jsonb_array_length(plan.document -> 'assignments') AS planned
     FROM cluster_state AS state LEFT JOIN plans AS plan ON plan.id = state.plan_id WHERE state.cluster = :cluster
 ), newest AS (

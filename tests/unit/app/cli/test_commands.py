@@ -390,6 +390,10 @@ def test_status_tells_the_fleet_at_a_glance(api: Api, headroom: Headroom) -> Non
     assert f"WARNING: {UNLED}" in lines
     line = next(line for line in out.splitlines() if line.startswith("vision/resnet50"))
     assert line.split() == ["vision/resnet50", "auto", "p99", "80", "ms", "1/2", "300", "-", "50.0", "%"]
+    seen = {**fleet()["plan"], "seen_at": "2026-01-01T02:03:04+01:00"}
+    api.answers["GET /v1/fleet"] = {**fleet(), "plan": seen}
+    assert f"since 00:00:00 UTC, as of 01:03:04 UTC {FAR}, 9 without a place\n" in headroom("status").out
+    api.answers["GET /v1/fleet"] = fleet()
     assert "25.0 %" in next(line for line in out.splitlines() if line.startswith("vision/train"))
     assert headroom("status", "-o", "json").json == fleet()
     api.answers["GET /v1/fleet"] = fleet(plan=False)

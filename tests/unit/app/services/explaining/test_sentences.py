@@ -9,6 +9,7 @@ import pytest
 from app.services.explaining.sentences import (
     facts_text,
     gap_words,
+    given_words,
     hold_sentence,
     mode_sentence,
     owner_sentences,
@@ -173,18 +174,18 @@ def test_a_gap_says_which_plans_it_is_among() -> None:
     on = builders.device("a", 0, "t4")
     free = builders.assignment("demo/free#0", on)
     pinned = [pinned_as(builders.assignment(f"demo/{name}#0", on)) for name in ("held", "kept")]
-    above = "at most 0.2 % above the optimum"
-    assert gap_words(5.41, 5.4, [free]) == f"{above}, which costs $5.40/h or more"
     one = " with 1 workload that is not on auto left as it is"
-    assert gap_words(5.41, 5.4, [free, pinned[0], pinned[0]]) == f"{above}{one}, which costs $5.40/h or more"
+    assert given_words([free, pinned[0], pinned[0]], pooled=False) == one
     several = " with 2 workloads that are not on auto left as they are"
-    assert gap_words(5.41, 5.4, pinned, pooled=True).startswith(f"{above} of its pools{several}, which")
+    assert given_words(pinned, pooled=True) == f" of its pools{several}"
     # Staying for other reasons than its mode takes nothing as given.
-    kept = pinned_as(free, ReasonCode.KEPT_STANDING)
-    assert gap_words(5.41, 5.4, [kept]) == f"{above}, which costs $5.40/h or more"
-    assert gap_words(5.41, None, [free]) == gap_words(5.41, 0.0, pinned) == "how far from the optimum was not proven"
-    assert gap_words(0.0, None, []) == "nothing is cheaper"
-    assert gap_words(5.39, 5.4, []).startswith("at most 0.0 % above")
+    assert not given_words([free, pinned_as(free, ReasonCode.KEPT_STANDING)], pooled=False)
+    above = "at most 0.2 % above the optimum"
+    assert gap_words(5.41, 5.4, "") == f"{above}, which costs $5.40/h or more"
+    assert gap_words(5.41, 5.4, one) == f"{above}{one}, which costs $5.40/h or more"
+    assert gap_words(5.41, None, one) == gap_words(5.41, 0.0, one) == "how far from the optimum was not proven"
+    assert gap_words(0.0, None, "") == "nothing is cheaper"
+    assert gap_words(5.39, 5.4, "").startswith("at most 0.0 % above")
 
 
 def test_a_project_hears_of_its_processes_without_the_names_of_others() -> None:
