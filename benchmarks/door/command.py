@@ -87,7 +87,7 @@ def ask(asked: Asked, out: Path) -> tuple[Ran, Plan | None]:
     """Run the command and wait for it; the plan is read back from where the command wrote it."""
     said = out.with_suffix(".said.json")
     out.unlink(missing_ok=True)
-    with _busy(asked.busy), said.open("w") as answer, out.with_suffix(".err").open("w") as errors:
+    with busy(asked.busy), said.open("w") as answer, out.with_suffix(".err").open("w") as errors:
         begun_s = time.monotonic()
         child = subprocess.Popen(asked.words(out), stdout=answer, stderr=errors, env=os.environ | ONE_THREAD)
         ended, used = _waited(child, KILL_FACTOR * asked.deadline_s + KILL_S)
@@ -144,7 +144,7 @@ def _read(told: Mapping[str, Any], spent: Mapping[str, Any]) -> Ran:
 
 
 @contextmanager
-def _busy(processes: int) -> Iterator[None]:
+def busy(processes: int) -> Iterator[None]:
     spinning = [subprocess.Popen([sys.executable, "-c", SPIN]) for _ in range(processes)]
     try:
         yield
