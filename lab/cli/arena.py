@@ -9,25 +9,24 @@ because the table is the answer; one that could not be judged is in it as failed
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from app.cli.options import DATA, Data
-from app.cli.output import CommandError, Format, Output, number, rows, say, show, standard_output_to_error
+from app.cli.output import CommandError, Format, Output, rows, say, show, standard_output_to_error
 from app.demo.fleet import examples_path
+from lab.cli.tables import about_table, comparison_figures, comparison_tables, standing_figures, standing_tables
 from solvers.errors import HeadroomError, InputError, NotFoundError
 
 if TYPE_CHECKING:
     from lab.arena.contenders import ContenderEntry
     from lab.arena.running import Hear, RunRecord, RunTask
-    from lab.arena.standing import Duel, FamilyPlace, RivalPlace
-    from lab.arena.stats import Comparison, MetricCell, Row, Summary
     from lab.arena.store import ResultFolder
-    from lab.outcome import About, RunOutcome
+    from lab.outcome import About
 
 
 def judge(
@@ -172,9 +171,11 @@ def standing(
     if not found:
         raise NotFoundError(f"{', '.join(map(str, folders))}: no run of {ours!r} that counts")
     by_family, old = families(found), _out_of_date(records)
-    answer = {"scenarios": to_plain(found), "families": to_plain(by_family), "out_of_date": old}
-    show(answer, output, standing_tables(found, by_family))
-    _missed(held, old, output)
+    lacking = sum(folder.lacking() for folder in held)
+    answer = {"scenarios": to_plain(found), "families": to_plain(by_family), "missing": lacking, "out_of_date": old}
+    tables = standing_figures if output is Format.CSV else standing_tables
+    show(answer, output, tables(found, by_family))
+    _missed(lacking, old, output)
     _caution([place.seeds for place in found], output)
 
 
@@ -293,8 +294,8 @@ def _print(folder: ResultFolder, reference: str | None, output: Format) -> None:
     from solvers.domain.codec import to_plain
 
     records = folder.records()
-    old = _out_of_date(records)
-    _missed([folder], old, output)
+    lacking, old = folder.lacking(), _out_of_date(records)
+    _missed(lacking, old, output)
     compared = comparisons(records, reference)
     stands = {place.scenario: place for place in places(records)}
     failures = {
@@ -304,10 +305,12 @@ def _print(folder: ResultFolder, reference: str | None, output: Format) -> None:
         "scenarios": to_plain(compared),
         "standing": to_plain(tuple(stands.values())),
         "failures": failures,
+        "missing": lacking,
         "out_of_date": old,
     }
     failed = [f"failed: {name}: {error}" for name, error in sorted(failures.items())]
-    show(answer, output, [*comparison_tables(compared, stands), *failed])
+    told = [*comparison_tables(compared, stands), *failed]
+    show(answer, output, comparison_figures(compared) if output is Format.CSV else told)
     _caution([len(each.seeds) for each in compared], output)
 
 
@@ -319,12 +322,15 @@ def _out_of_date(records: Sequence[RunRecord]) -> list[str]:
     return list(out_of_date(records, {path.stem: bytes_digest(path.read_bytes()) for path in built_in()}))
 
 
-def _missed(folders: Sequence[ResultFolder], old: Sequence[str], output: Format) -> None:
-    """What is wanting of the results, or no longer so."""
-    lacking = sum(folder.lacking() for folder in folders)
-    told = [f"{lacking} runs that belong here are not there, or not whole: run them again"] if lacking else []
-    for line in (*told, *old) if output.is_for_people else ():
-        say(line)
+def _missed(lacking: int, old: Sequence[str], output: Format) -> None:
+    """What is wanting of the results, or no longer so: beside an answer that programs read, on standard error."""
+    runs = "1 run that belongs here is" if lacking == 1 else f"{lacking} runs that belong here are"
+    told = [f"{runs} not there, or not whole: run again what is missing"] if lacking else []
+    for line in (*told, *old):
+        if output.is_for_people:
+            say(line)
+        else:
+            typer.echo(f"headroom: {line}", err=True)
 
 
 def _caution(seeds: Sequence[int], output: Format) -> None:
@@ -336,164 +342,3 @@ def _caution(seeds: Sequence[int], output: Format) -> None:
 
 
 arena.command(name="claims")(judge)
-
-
-OTHER_METRICS_MAX = 4
-MARGIN = "0.1 points (of what is no percentage, 1 %)"
-GUARDS = {"no": "guard", "untold": "guard?"}
-
-
-def comparison_tables(compared: Sequence[Comparison], stands: Mapping[str, RivalPlace]) -> list[Any]:
-    """A table for each scenario, and how ours stands there."""
-    parts: list[Any] = []
-    for each in compared:
-        metrics = shown_metrics(each)
-        columns = ("rank", "contender", *(f">{name}" for name in metrics), f">{each.about.goal} vs {each.reference}")
-        # A title of the table's own would be folded to its width.
-        parts.append(each.about.title)
-        parts.append(rows(columns, [_line(row, metrics, each) for row in each.rows]))
-        parts.append(f"{_rule(each.about)}; * differs from {each.reference} by more than noise (5 %, Holm)")
-        parts.extend(f"{row.contender} leaves out {', '.join(row.left_out)}" for row in each.rows if row.left_out)
-        if each.unshared:
-            parts.append(f"seeds {', '.join(map(str, each.unshared))} count for nobody: not everybody ran under them")
-        duel = stands[each.about.name].all_others if each.about.name in stands else None
-        if duel is not None:
-            parts.append(duel_line(duel, each.about))
-        parts.append("")
-    return parts
-
-
-def shown_metrics(compared: Comparison) -> list[str]:
-    """Goal and guard first, then the first others that have a good direction."""
-    about = compared.about
-    first = [name for name in (about.goal, about.guard) if name is not None]
-    known = {cell.metric: cell.better for row in compared.rows for cell in row.cells}
-    others = [name for name in sorted(known) if name not in first and known[name].value != "neither"]
-    return [name for name in first if name in known] + others[:OTHER_METRICS_MAX]
-
-
-def duel_line(duel: Duel, about: About) -> str:
-    """How ours does against the best of the others, in words."""
-    gain, standing = _gain(duel.gain_pct), duel.standing.value.replace("_", " ")
-    guard = f"; {about.guard} no worse: {duel.guard_kept.value}" if about.guard is not None else ""
-    return f"ours against {duel.against}, by {about.goal}: {gain}, {standing}{guard}"
-
-
-def standing_tables(found: Sequence[RivalPlace], by_family: Sequence[FamilyPlace]) -> list[Any]:
-    """A line for each scenario, one for each family, and the counts."""
-    from lab.arena.standing import won
-
-    columns = ("scenario", "goal", ">seeds", ">ours", "best of the five", "", "best of all others", "")
-    lines = [
-        (
-            f"{place.scenario}, by pursuit" if place.by_pursuit else place.scenario,
-            f"{place.goal} {'↓' if place.better.value == 'lower' else '↑'}",
-            place.seeds,
-            _ours(place),
-            *_duel(place.founding),
-            *_duel(place.all_others),
-        )
-        for place in found
-    ]
-    family_lines = [
-        (each.family, len(each.scenarios), each.seeds, _gain(each.gain_pct), each.standing.value.replace("_", " "))
-        for each in by_family
-    ]
-    parts: list[Any] = [
-        rows(columns, lines),
-        "in brackets: the guard, mostly violations in %; ± is the 95 % interval",
-        "",
-        rows(("family", ">scenarios", ">seeds", ">gain over the best of the five", ""), family_lines),
-    ]
-    for name, standings in (
-        ("the best of the five, by scenario", [place.founding.standing for place in found if place.founding]),
-        ("the best of the five, by family", [each.standing for each in by_family]),
-        ("the best of all others, by scenario", [place.all_others.standing for place in found if place.all_others]),
-    ):
-        clear, kept, there = won(standings)
-        untold = sum(each.value == "untold" for each in standings)
-        best = f"clearly better, or alone in keeping the guard, on {clear} of {there}"
-        lost = sum(each.value == "failed" for each in standings)
-        rest = f"level or somewhat better on {kept}; untold on {untold}; failed on {lost}"
-        parts.append(f"against {name}: {best}; {rest}")
-    return parts
-
-
-def about_table(found: Iterable[About]) -> Any:
-    """Scenarios as a list."""
-    lines = [
-        (each.name, each.kind, f"{each.goal} ({each.better.value})", each.guard, each.seeds, ", ".join(each.planners),
-         each.title) for each in found
-    ]  # fmt: skip
-    return rows(("scenario", "kind", "goal", "guard", ">seeds", "contenders", "what it is"), lines)
-
-
-def outcome_tables(about: About, outcome: RunOutcome) -> list[Any]:
-    """One run in numbers."""
-    told = sorted(outcome.metrics, key=lambda item: item.name)
-    metrics = [(item.name, item.value, item.better.value) for item in told]
-    parts: list[Any] = [
-        f"{about.title}: {outcome.contender}, seed {outcome.seed}",
-        rows(("metric", ">value", "good is"), metrics),
-    ]
-    if outcome.services:
-        services = [
-            (item.service, item.asked, item.violation_pct, item.latency_ms_p50, item.latency_ms_p99, item.attained)
-            for item in outcome.services
-        ]
-        parts += ["", rows(("service", ">asked", ">violation %", ">p50 ms", ">p99 ms", "SLO kept"), services)]
-    if outcome.jobs:
-        jobs = [(item.job, item.waited_s, item.took_s, 100 * item.done_part, item.evictions) for item in outcome.jobs]
-        parts += ["", rows(("job", ">waited s", ">took s", ">done %", ">evicted"), jobs)]
-    return parts
-
-
-def _duel(duel: Duel | None) -> tuple[str, str]:
-    if duel is None:
-        return "-", "-"
-    gain = _gain(duel.gain_pct)
-    return f"{duel.against} {_kept(duel.goal, duel.guard)}", f"{gain} {duel.standing.value.replace('_', ' ')}"
-
-
-def _ours(place: RivalPlace) -> str:
-    told = [] if place.ours is None else [_kept(place.ours, place.ours_guard)]
-    return ", ".join(told + ([f"{place.failed} failed"] if place.failed else []))
-
-
-def _kept(goal: Summary, guard: Summary | None) -> str:
-    return f"{_mean(goal)}{f' ({number(guard.mean)})' if guard is not None else ''}"
-
-
-def _mean(summary: Summary) -> str:
-    return number(summary.mean) + (f" ± {number(summary.high - summary.mean)}" if summary.high is not None else "")
-
-
-def _gain(told: Summary | None) -> str:
-    if told is None:
-        return "-"
-    between = f" ({told.low:+.1f} to {told.high:+.1f})" if told.low is not None and told.high is not None else ""
-    return f"{told.mean:+.1f} %{between}"
-
-
-def _line(row: Row, metrics: Sequence[str], compared: Comparison) -> list[object]:
-    goal = row.cell(compared.about.goal)
-    rank = row.rank if row.rank is not None else "failed" if row.failed else GUARDS.get(row.guard.value, "left out")
-    return [
-        rank,
-        row.contender,
-        *(_figure(row.cell(name)) for name in metrics),
-        _gain(goal.versus.relative_pct if goal is not None and goal.versus is not None else None),
-    ]
-
-
-def _figure(cell: MetricCell | None) -> str:
-    if cell is None:
-        return "-"
-    return f"{_mean(cell.summary)}{'*' if cell.versus is not None and cell.versus.distinct else ''}"
-
-
-def _rule(about: About) -> str:
-    guard = (
-        f" among those shown to have no more {about.guard} than the reference, within {MARGIN}" if about.guard else ""
-    )
-    return f"ranked by {about.goal} ({about.better.value} is better){guard}; ± is the 95 % interval"

@@ -11,7 +11,8 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from app.cli.output import CommandError, Format, show
-from lab.cli.arena import EngineOption, contenders_by, outcome_tables, run_tasks, scenario_paths
+from lab.cli.arena import EngineOption, contenders_by, run_tasks, scenario_paths
+from lab.cli.tables import outcome_tables
 from solvers.errors import InputError
 
 

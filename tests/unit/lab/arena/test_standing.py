@@ -9,7 +9,7 @@ import pytest
 
 from lab.arena.running import RunRecord
 from lab.arena.standing import RivalPlace, RivalStanding, families, places, won
-from lab.cli.arena import standing_tables
+from lab.cli.tables import standing_tables
 from lab.outcome import About, Better, RunContender, RunOutcome, ServiceOutcome, metric
 from solvers.domain.codec import from_plain, to_plain
 from solvers.domain.ids import ServiceId

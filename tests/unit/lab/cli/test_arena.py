@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -174,6 +176,29 @@ def test_the_standing_of_ours_is_told_in_words_and_numbers(tmp_path: Path, out: 
     assert "no run of 'melange' that counts" in lost.err
 
 
+def test_programs_read_figures_without_words(tmp_path: Path, out: Path, headroom: Headroom) -> None:
+    headroom(*run_of(scenario(tmp_path, "one", fails="k8s_hpa"), out=out))
+    compared = list(csv.DictReader(io.StringIO(headroom("arena", "compare", str(out), "-o", "csv").out)))
+    read = headroom("arena", "compare", str(out), "-o", "json").json["scenarios"][0]
+    (ours,) = [line for line in compared if (line["contender"], line["metric"]) == ("headroom", "cost_usd")]
+    (row,) = [each for each in read["rows"] if each["contender"] == "headroom"]
+    (cell,) = [each for each in row["cells"] if each["metric"] == "cost_usd"]
+    assert (ours["guard kept"], ours["seeds"]) == (row["guard"], str(cell["summary"]["n"]))
+    assert [float(ours[name]) for name in ("mean", "low", "high")] == [
+        cell["summary"][name] for name in ("mean", "low", "high")
+    ]
+    assert float(ours["relative %"]) == cell["versus"]["relative_pct"]["mean"]
+    assert [(line["failed"], line["metric"], line["mean"]) for line in compared if line["contender"] == "k8s_hpa"] == [
+        ("2", "", "")
+    ]
+    places, families = headroom("arena", "standing", str(out), "-o", "csv").out.split("\n\n")
+    (duel,) = [line for line in csv.DictReader(io.StringIO(places)) if line["among"] == "the five"]
+    (told,) = headroom("arena", "standing", str(out), "-o", "json").json["scenarios"]
+    assert (float(duel["gain %"]), float(duel["ours"])) == (told["founding"]["gain_pct"]["mean"], told["ours"]["mean"])
+    (family,) = csv.DictReader(io.StringIO(families))
+    assert (family["family"], family["standing"]) == ("one", duel["standing"])
+
+
 def test_results_that_are_no_longer_so_are_told_to_be(
     tmp_path: Path, out: Path, headroom: Headroom, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,10 +212,12 @@ def test_results_that_are_no_longer_so_are_told_to_be(
     next((out / "runs").iterdir()).unlink()
     changed = "one is another file now than these runs read: run them again"
     for command in ("standing", "compare"):
-        assert headroom("arena", command, str(out), "-o", "json").json["out_of_date"] == [changed]
+        read = headroom("arena", command, str(out), "-o", "json")
+        assert (read.json["out_of_date"], read.json["missing"]) == ([changed], 1)
         said = headroom("arena", command, str(out)).out
-        assert changed in said
-        assert "1 runs that belong here are not there, or not whole" in said
+        for told in (said, read.err):
+            assert changed in told
+            assert "1 run that belongs here is not there, or not whole" in told
 
 
 def test_a_run_of_ours_that_failed_is_in_its_standing(tmp_path: Path, out: Path, headroom: Headroom) -> None:
