@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import quote_plus, urlencode, urlsplit
 
 import httpx
 
@@ -256,19 +256,29 @@ class OidcProvider:
             "client_id": self._order.client,
             "code_verifier": verifier,
         }
-        if self._order.secret:
+        address, basic = self.endpoint("token_endpoint"), None
+        if self._order.secret and self._takes_secrets_in_forms():
             form["client_secret"] = self._order.secret
-        told = _asked("POST", self.endpoint("token_endpoint"), form).get("id_token")
+        elif self._order.secret:
+            basic = (quote_plus(self._order.client), quote_plus(self._order.secret))
+        told = _asked("POST", address, form, basic).get("id_token")
         if not isinstance(told, str):
             raise OidcRefusedError("the provider gave no id token for the code")
         return told
+
+    def _takes_secrets_in_forms(self) -> bool:
+        """Every provider takes them as Basic (RFC 6749, 2.3.1), those that say so in the form as well."""
+        with self._lock:
+            methods = self._discovered().get("token_endpoint_auth_methods_supported")
+        return isinstance(methods, list) and "client_secret_post" in methods
 
     def key(self, name: str | None) -> Claims:
         """A public key by its `kid`. Raises OidcRefusedError where there is none."""
         address = self.endpoint("jwks_uri")
         with self._lock:
             found = self._named(name)
-            if found is None and time.monotonic() >= self._keys_s + KEYS_AGAIN_S:
+            # Where keys have no names, another one in its place shows by nothing else.
+            if (found is None or name is None) and time.monotonic() >= self._keys_s + KEYS_AGAIN_S:
                 self._keys, self._keys_s = _asked("GET", address), time.monotonic()
                 found = self._named(name)
         if found is None:
@@ -282,16 +292,20 @@ class OidcProvider:
         return signing[0] if len(signing) == 1 else None
 
 
-def _asked(method: str, address: str, form: Mapping[str, str] | None = None) -> Claims:
+def _asked(
+    method: str, address: str, form: Mapping[str, str] | None = None, basic: tuple[str, str] | None = None
+) -> Claims:
     """An answer in JSON, bounded. Raises OidcRefusedError where a form is refused, TransientError for all else."""
     try:
         taken = way(httpx.URL(address))
         headers = {"Accept": "application/json"}
-        with httpx.stream(method, address, data=form, timeout=CALL_S, headers=headers, **taken) as answer:
+        with httpx.stream(method, address, data=form, auth=basic, timeout=CALL_S, headers=headers, **taken) as answer:
             found = json.loads(_bounded(answer.iter_bytes()))
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError) as error:
         raise TransientError(f"the identity provider cannot be asked: {type(error).__name__}") from None
     if form is not None and 400 <= answer.status_code < 500:
+        if isinstance(found, dict) and found.get("error") == "invalid_client":
+            raise OidcRefusedError("the provider does not take this server's secret")
         raise OidcRefusedError("the provider does not take the code")
     if answer.status_code != 200 or not isinstance(found, dict):
         raise TransientError(f"the identity provider answers {answer.status_code}")

@@ -13,7 +13,7 @@ import time
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.parse import parse_qs, unquote_plus, urlencode, urlsplit
 
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
@@ -53,6 +53,7 @@ class Provider:
         self.signature: str | None = None
         self.answer: dict[str, Any] | None = None
         self.lost: tuple[str, ...] = ()
+        self.methods: list[str] | None = ["client_secret_basic", "client_secret_post"]
         provider = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -66,6 +67,10 @@ class Provider:
 
             def do_POST(self) -> None:
                 form = parse_qs(self.rfile.read(int(self.headers["content-length"])).decode())
+                kind, _, basic = self.headers.get("authorization", "").partition(" ")
+                if kind == "Basic":
+                    told_of = base64.b64decode(basic).decode().split(":")
+                    form |= {"client_id": [unquote_plus(told_of[0])], "basic_secret": [unquote_plus(told_of[1])]}
                 status, told = provider.redeem({name: values[0] for name, values in form.items()})
                 self.say(status, told)
 
@@ -90,6 +95,7 @@ class Provider:
             "authorization_endpoint": f"{self.issuer}/authorize",
             "token_endpoint": f"{self.issuer}/token",
             "jwks_uri": f"{self.issuer}/keys",
+            **({} if self.methods is None else {"token_endpoint_auth_methods_supported": self.methods}),
         }
 
     def keys(self) -> dict[str, Any]:
@@ -133,7 +139,10 @@ class Provider:
         challenge = b64(hashlib.sha256(form["code_verifier"].encode()).digest())
         if asked is None or challenge != asked["code_challenge"] or form["redirect_uri"] != asked["redirect_uri"]:
             return 400, {"error": "invalid_grant"}
-        assert (form["client_id"], form["client_secret"]) == (CLIENT, SECRET)
+        by_form = "client_secret_post" in (self.methods or ())
+        assert ("client_secret" in form, "basic_secret" in form) == (by_form, not by_form)
+        if (form["client_id"], form["client_secret" if by_form else "basic_secret"]) != (CLIENT, SECRET):
+            return 401, {"error": "invalid_client"}
         if self.answer is not None:
             return 200, self.answer
         return 200, {"access_token": "x", "token_type": "Bearer", "id_token": self.token(asked["nonce"])}

@@ -23,7 +23,7 @@ from app.services.declared.oidc import OidcProvider, oidc_order
 from app.settings import Settings
 from app.store.engine import Database
 from solvers.errors import InputError, TransientError
-from tests.integration.api.provider import CLIENT, ROLES, SECRET, Provider, b64
+from tests.integration.api.provider import CLIENT, ROLES, SECRET, Provider, b64, pair
 from tests.integration.api.world import OWN, World, build_world
 from tests.waiting import wait_until
 
@@ -164,6 +164,33 @@ def test_signatures_that_are_not_the_providers_let_nobody_in(site: World, provid
     tried("not believed", header={"alg": "RS256", "kid": "r1", "crit": ["b64"]})
     for answer in ({}, {"id_token": 7}, {"id_token": "a.b"}, {"id_token": "a.b.c"}, {"id_token": "bnVsbA.bnVsbA."}):
         tried("id token", answer=answer)
+
+
+@pytest.mark.parametrize("methods", [None, ["client_secret_basic"], ["private_key_jwt", "client_secret_post"]])
+def test_the_clients_secret_goes_the_way_that_the_provider_takes(
+    site: World, provider: Provider, methods: list[str] | None
+) -> None:
+    provider.methods = methods
+    assert finish(site, provider.authorize(begin(site))).status_code == 200
+
+
+def test_a_secret_that_the_provider_does_not_take_is_told_as_such(site: World, provider: Provider) -> None:
+    own = site.app.state.services.oidc
+    own._provider = OidcProvider(replace(own._order, secret="another"))
+    refused(site, finish(site, provider.authorize(begin(site))), "does not take this server")
+    assert "does not take this server's secret" in reasons(site)[0]
+
+
+def test_the_next_key_of_a_provider_that_names_none_is_found(
+    site: World, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(oidc, "KEYS_AGAIN_S", 0.0)
+    provider.header = {"alg": "RS256"}
+    named = provider.keys
+    monkeypatch.setattr(provider, "keys", lambda: {"keys": [{**named()["keys"][0], "kid": None}]})
+    for key in ("its own", "its next"):
+        provider.rsa = pair(key)
+        assert finish(site, provider.authorize(begin(site))).status_code == 200
 
 
 def test_an_attempt_is_one_browsers_and_is_used_once(site: World, provider: Provider) -> None:
