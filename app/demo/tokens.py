@@ -11,6 +11,7 @@ from dataclasses import asdict
 from app.clock import new_id
 from app.services.declared.tokens import Deed, TokenRequest, Tokens
 from app.store.engine import Database
+from app.store.migrate import require_schema
 from app.store.tokens import TokenDraft, create, find_by_secrets
 
 ACTOR = "local:command-line"
@@ -43,6 +44,7 @@ def store_given(url: str, given: Mapping[str, TokenRequest]) -> list[str]:
 def _database(url: str) -> Iterator[Database]:
     database = Database(url, pool_size=1)
     try:
+        database.read(require_schema)
         yield database
     finally:
         database.dispose()

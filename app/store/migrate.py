@@ -17,7 +17,7 @@ from sqlalchemy.pool import NullPool
 
 from app.store.engine import normalise_url, translated
 from app.store.sql import named
-from solvers.errors import InputError
+from solvers.errors import InputError, TransientError
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -92,6 +92,15 @@ def current(url: str) -> str | None:
 def head() -> str:
     """The newest revision of this software: scripts are named after theirs, which ascend."""
     return max(script.name for script in (scripts_path() / "versions").glob("*_*.py")).partition("_")[0]
+
+
+def require_schema(session: Session) -> None:
+    """Raise TransientError unless the schema is what this software needs, or newer: migrations only ever add."""
+    found, needed = schema_revision(session), head()
+    if found is None or found < needed:
+        raise TransientError(
+            f"the database schema is at {found or 'base'}, this software needs {needed}; run: headroom migrate up"
+        )
 
 
 def schema_revision(session: Session) -> str | None:

@@ -42,7 +42,7 @@ from solvers.domain.device import Device, MigSlice, Node, Taint
 from solvers.domain.ids import DeviceId, NodeId, PolicyName, ProjectName
 from solvers.domain.policy import Policy
 from solvers.domain.workload import Project
-from solvers.errors import FieldError, StateError, TransientError, did_you_mean
+from solvers.errors import FieldError, StateError, did_you_mean
 
 REPEAT_S = 60.0
 JOINED_KEPT_MAX = 20_000
@@ -270,10 +270,7 @@ class Fleet:
             if self._schema_checked:
                 targets.generation(session, self._cluster)
                 return
-            found, needed = migrate.schema_revision(session), migrate.head()
-        # Migrations only ever add, so a schema of a newer release will do.
-        if found is None or found < needed:
-            raise TransientError(f"the database schema is at {found or 'nothing'}, this release needs {needed}")
+            migrate.require_schema(session)
         self._schema_checked = True
 
     def join(self, request: Join, actor: Actor, deed: Deed, presented: Presented | None = None) -> Admission:
@@ -309,9 +306,11 @@ class Fleet:
 
     def begin_epoch(self, deed: Deed, *, force: bool) -> tuple[Standing, Standing]:
         """Have agents follow this database from where it stands, whatever they hold of its history; where it stood
-        before and after. Raises StateError, unless forced, while processes use the database.
+        before and after. Raises StateError, unless forced, while processes use the database, TransientError where its
+        schema is older than this software.
         """
         with self._database.transaction() as session:
+            migrate.require_schema(session)
             busy = targets.busy(session)
             if busy and not force:
                 raise StateError(f"{', '.join(busy)}: stop planners and API first, or say --force")

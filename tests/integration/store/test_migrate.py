@@ -53,6 +53,21 @@ def test_a_revision_that_there_is_none_of_is_one_line(
     assert migrate.current(migrated_url) == migrate.head()
 
 
+@pytest.mark.parametrize("revision", ["base", "0030"])
+@pytest.mark.parametrize("command", ["restore --new-epoch", "token bootstrap", "token seed"])
+def test_an_older_schema_is_told_in_one_line(
+    empty_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str, revision: str
+) -> None:
+    monkeypatch.setenv("HEADROOM_DATABASE_URL", empty_url)
+    monkeypatch.setenv("HEADROOM_ADMIN_TOKEN", "hr_" + "a" * 43)
+    if revision != "base":
+        migrate.upgrade(empty_url, revision)
+    assert run(command.split()) != 0
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert f"schema is at {revision}, this software needs {migrate.head()}; run: headroom migrate up" in said.err
+
+
 def test_up_down_and_up_again(empty_url: str) -> None:
     assert migrate.current(empty_url) is None
     migrate.upgrade(empty_url)
