@@ -12,6 +12,7 @@ import hashlib
 import inspect
 import sys
 from collections.abc import Mapping
+from contextlib import redirect_stdout
 from pathlib import Path
 from types import ModuleType
 from typing import cast
@@ -85,7 +86,8 @@ def _imported(source: str, place: str) -> ModuleType:
     # Dataclasses and pickles look their module up by name while the file still runs.
     sys.modules[name] = module
     try:
-        exec(compile(source, place, "exec"), module.__dict__)
+        with redirect_stdout(sys.stderr):  # what it prints is no part of an answer that programs read
+            exec(compile(source, place, "exec"), module.__dict__)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise InputError(f"{place} cannot be imported{_line(error, place)}: {type(error).__name__}: {error}") from error

@@ -413,9 +413,6 @@ def _answer(
         if isinstance(planner, Exception):
             raise planner
         thought = think(planner, request, state, recorder)
-        proposal: object = thought.proposal
-        if not isinstance(proposal, Proposal):
-            return ChildAnswer(None, f"answered a {type(proposal).__name__}, not a Proposal", tuple(recorder.events))
-        return ChildAnswer(canonical_json(proposal), None, tuple(recorder.events), thought.state)
+        return ChildAnswer(canonical_json(thought.proposal), None, tuple(recorder.events), thought.state)
     except Exception as error:  # noqa: BLE001 - whatever a planner raises is this cycle's engine error, told to the parent
         return ChildAnswer(None, f"{type(error).__name__}: {error}", tuple(recorder.events))

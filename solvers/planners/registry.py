@@ -15,7 +15,7 @@ from solvers.domain.evidence import Reporter, SilentReporter
 from solvers.domain.plan import Proposal
 from solvers.domain.policy import ALWAYS, Policy, Term
 from solvers.domain.value import value
-from solvers.errors import EngineError, FieldError
+from solvers.errors import EngineError, FieldError, InvariantError
 from solvers.extensions import PLANNERS, found
 from solvers.planners.base import Knob, Planner, PlanRequest, Remembering, Thought
 from solvers.planners.tuning import Parameter, Scalar, Tunable, parameters_of, tuned
@@ -112,11 +112,23 @@ def table() -> tuple[PlannerListing, ...]:
 
 
 def think(planner: Planner, request: PlanRequest, state: bytes | None, reporter: Reporter) -> Thought:
-    """Ask a planner, with its first state where there is none, for its answer and what it wants kept of it."""
+    """Ask a planner, with its first state where there is none, for its answer and what it wants kept of it. Raises
+    InvariantError for an answer of another type.
+    """
     known = planner.first_state() if state is None else state
     if isinstance(planner, Remembering):
-        return planner.think(request, known, reporter)
-    return Thought(proposal=planner.propose(request, known, reporter))
+        thought = planner.think(request, known, reporter)
+    else:
+        thought = Thought(proposal=planner.propose(request, known, reporter))
+    _check_type(thought, Thought)
+    _check_type(thought.proposal, Proposal)
+    _check_type(b"" if thought.state is None else thought.state, bytes)
+    return thought
+
+
+def _check_type(answered: object, kind: type) -> None:
+    if not isinstance(answered, kind):
+        raise InvariantError(f"answered with {type(answered).__name__}, not with {kind.__name__}")
 
 
 def propose(name: str, request: PlanRequest, state: bytes | None = None, reporter: Reporter | None = None) -> Proposal:

@@ -181,7 +181,7 @@ def test_lost_child_is_an_engine_error_and_is_replaced(pool: SolvePool, planner:
     [
         ("raise", "ZeroDivisionError: planted"),
         ("unknown", "no planner is called unknown"),
-        ("wrong-type", "answered a str, not a Proposal"),
+        ("wrong-type", "answered with str, not with Proposal"),
         ("wrong-field", "broke its contract"),
         ("not-a-number", "ValueError"),
         ("other-snapshot", "another snapshot"),

@@ -41,6 +41,7 @@ def record_of(folder: Path, deed: str, limit_s: float = 600.0) -> RunRecord:
         ("raise RuntimeError('not\\ntoday')", "planner mine at 1e+06 s: RuntimeError: not today"),
         ("raise SystemExit(3)", "planner mine at 1e+06 s: SystemExit: 3"),
         ("object.__setattr__(request.snapshot, 'services', ())", "it changed the request that it was given"),
+        ("return 42", "planner mine at 1e+06 s: answered with int, not with Proposal"),
     ],
 )
 def test_what_a_policy_does_wrong_is_its_runs_error(tmp_path: Path, deed: str, said: str) -> None:

@@ -52,6 +52,11 @@ def test_an_edited_file_is_another_planner(tmp_path: Path) -> None:
     assert type(own_planners.load_planner(written(tmp_path, GOOD))) is type(first)
 
 
+def test_what_a_file_prints_is_no_part_of_an_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own_planners.load_planner(written(tmp_path, f"{GOOD}\nprint('looked at')\n"))
+    assert capsys.readouterr() == ("", "looked at\n")
+
+
 def test_a_planner_is_made_from_its_text_alone() -> None:
     file, _, wanted = EXAMPLE.rpartition(":")
     made = own_planners.planner_from(own_planners.source_of(file), "elsewhere.py", wanted)
