@@ -17,7 +17,7 @@ from app.cli.output import CommandError, Exit, Format, Output, rows, show, stand
 from app.cli.planning import LaneOption
 from app.cli.tables import finding_lines, finding_table
 from headroom_client import Client
-from solvers.errors import InputError
+from solvers.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     from solvers.cycle.record import CycleRecord
@@ -224,6 +224,10 @@ def _subject_of_files(files: tuple[str, str], lane: LaneOption | None, movable: 
     names: Iterable[str]
     if movable is not None:
         names = movable
+        known = {item.id for works in (snapshot.services, snapshot.jobs, snapshot.tasks) for item in works}
+        for name in names:
+            if name not in known:
+                raise InputError(f"--movable: there is no workload {name}{did_you_mean(name, known)}")
     else:
         modes: dict[str, str] = {item.id: item.mode.value for item in snapshot.services}
         modes |= {item.id: item.mode.value for item in snapshot.jobs}

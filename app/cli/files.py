@@ -98,6 +98,8 @@ def read_questions(file: str, facts: Facts, *, skip_bad: bool) -> Sheet:
 
     sheet = _readable(file, lambda body: read_sheet(body, questions=True), facts)
     refuse_faults([file], [sheet], skip_bad=skip_bad)
+    if not len(sheet):
+        raise InputError(f"{file}: there is no question in it")
     return sheet
 
 

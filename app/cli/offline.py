@@ -207,7 +207,7 @@ def plan_file(file: str, wish: Wish, showing: Showing, tuning: Tuning) -> None:
     tuning.check(wish)
     with solving(tuning) as pool:
         clock, asking = Deadline(math.inf), _asking(pool)
-        snapshot = read_snapshot(file)
+        snapshot = read_snapshot(file, wish.planner)
         tuning.check_asked(wish, snapshot)
         if showing.why_not is not None:
             known_question(showing.why_not, workloads_of(snapshot), [item.name for item in snapshot.gpu_types])
@@ -247,11 +247,15 @@ def plan_file(file: str, wish: Wish, showing: Showing, tuning: Tuning) -> None:
         raise CommandError("the verifier refutes this plan", Exit.FOUND_WRONG)
 
 
-def read_snapshot(file: str) -> Snapshot:
-    """A picture whose works name models that it has, as a server asks of documents. Raises InputError naming file and
-    place.
+def read_snapshot(file: str, planner: str | None) -> Snapshot:
+    """A picture whose works name models that it has, as a server asks of documents, and whose policy names a planner
+    that there is, unless only `planner` is to be asked. Raises InputError naming file and place.
     """
     found = read_value(Snapshot, file)
+    chain = found.policy.planners
+    if planner is None and chain and not set(chain) & set(registry.names()):
+        near = did_you_mean(chain[0], registry.names(), all_known=True)
+        raise InputError(f"{file}: /policy/planners: there is no planner {chain[0]}{near}")
     models = {model.name for model in found.models}
     for works in ("services", "jobs", "tasks"):
         for place, work in enumerate(getattr(found, works)):
@@ -369,7 +373,7 @@ def _found(outcome: Outcome) -> list[str]:
 
 def explained(file: str, wish: Wish, workload: str, *, slo_curve: bool) -> tuple[str, Document]:
     """A workload's whole name, and why it is where it is in a plan made now; shaped like a server's answer."""
-    picture = read_snapshot(file)
+    picture = read_snapshot(file, wish.planner)
     name = name_in(picture, workload)
     with planner_child() as asking:
         made = planned(picture, wish, asking)
@@ -462,7 +466,7 @@ def simulated(file: str, question: Document, files: Sequence[str]) -> Document:
         asked = WhatIfQuestion(**{**timed(question), "changes": changes, "lane": Lane(question["lane"])})
     except FieldError as error:
         raise InputError(f"{place}: {placed(error.field, error.message)}") from None
-    before = read_snapshot(file)
+    before = read_snapshot(file, asked.planner)
     try:
         after = apply_changes(before, changes)
     except FieldsError as error:

@@ -210,7 +210,10 @@ def show(answer: Any, form: Format, table: RenderableType | Sequence[RenderableT
                 "\n".join(csv_text(part.heads, part.lines) for part in parts if isinstance(part, PrintedTable))
             )
         elif form is Format.NAME:
-            sys.stdout.write("".join(f"{name}\n" for name in names_of(answer)))
+            names = list(names_of(answer))
+            sys.stdout.write("".join(f"{name}\n" for name in names))
+            if not names and (answer.get("items", answer) if isinstance(answer, dict) else answer):
+                typer.echo("headroom: nothing in this answer has a name of its own", err=True)
         elif form is Format.JSON:
             sys.stdout.write(json.dumps(answer, indent=2, ensure_ascii=not _writes_all(), default=str) + "\n")
         elif form is Format.YAML:
@@ -453,4 +456,5 @@ def usd(amount: float | None, *, per_hour: bool = False) -> str:
     """Dollars, with cents below a thousandth shown."""
     if amount is None:
         return "-"
-    return f"${amount:,.{2 if abs(amount) >= 1 or not amount else 4}f}{'/h' if per_hour else ''}"
+    sign, amount = "-" if amount < 0 else "", abs(amount)
+    return f"{sign}${amount:,.{2 if amount >= 1 or not amount else 4}f}{'/h' if per_hour else ''}"

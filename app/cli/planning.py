@@ -386,7 +386,9 @@ def simulate(
     devices: Annotated[
         int | None, typer.Option("--devices", min=1, max=1000, help="With --advise: so many more of a type. Default: 1")
     ] = None,
-    lane: Annotated[LaneOption, typer.Option(help="Whose services may move.")] = LaneOption.ACT,
+    lane: Annotated[
+        LaneOption | None, typer.Option(help="Whose services may move. Default: act.", show_default=False)
+    ] = None,
     planner: PlannerName = None,
     deadline_s: DeadlineS = None,
     work_units: WorkUnits = None,
@@ -399,8 +401,8 @@ def simulate(
     With --scenario: run one contender through a simulated scenario and print its numbers.
     """
     if scenario is not None:
-        if files or snapshot is not None or advise or devices is not None:
-            raise InputError("--scenario stands alone: it takes neither files of changes, nor a snapshot, nor --advise")
+        if files or snapshot is not None or advise or devices is not None or lane is not None:
+            raise InputError("--scenario stands alone: it takes no changes, no snapshot, no --advise and no --lane")
         policy = {"deadline_s": deadline_s, "work_units": work_units}
         fields = tuple(f"{name}={item}" for name, item in policy.items() if item is not None)
         run_scenario = plugged("scenario")
@@ -408,7 +410,7 @@ def simulate(
         return
     if devices is not None and not advise:
         raise InputError("--devices goes with --advise")
-    question: Document = {"lane": lane.value, "advise": advise, "devices": devices or 1}
+    question: Document = {"lane": (lane or LaneOption.ACT).value, "advise": advise, "devices": devices or 1}
     wish = {"planner": planner, "deadline_s": deadline_s, "work_units": work_units, "seed": seed}
     question |= {name: item for name, item in wish.items() if item is not None}
     if snapshot == STANDARD and STANDARD in (files or []):

@@ -240,4 +240,7 @@ def main(folder: Path) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m lab.arena.loading", description=main.__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=Path("examples/scenarios"))
-    main(parser.parse_args().folder)
+    chosen = parser.parse_args().folder
+    if not chosen.is_dir():
+        parser.error(f"there is no folder {chosen}")
+    main(chosen)

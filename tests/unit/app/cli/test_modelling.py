@@ -316,6 +316,12 @@ def test_a_file_without_rows_is_refused(headroom: Headroom, solo: Path, tmp_path
     assert not (tmp_path / "m.json").exists()
 
 
+def test_a_file_without_questions_is_refused(headroom: Headroom, fitted: str, tmp_path: Path) -> None:
+    asked = written(tmp_path / "q.csv", "model,gpu_type,batch,share_pct_sm")
+    said = headroom("predict", "--model", fitted, "--queries", str(asked))
+    assert (said.status, said.out, said.err) == (Exit.USAGE, "", f"headroom: {asked}: there is no question in it\n")
+
+
 def test_bad_questions_are_named_and_may_be_skipped(headroom: Headroom, fitted: str, tmp_path: Path) -> None:
     asked = written(tmp_path / "q.csv", "model,gpu_type,batch,share_pct_sm", "alpha,t4,4,0", "alpha,t4,4,40")
     out = tmp_path / "a.csv"

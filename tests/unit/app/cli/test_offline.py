@@ -96,6 +96,20 @@ def test_only_the_lanes_workloads_move_and_verify_asks_for_the_same_lane(files: 
         plan = from_json(Plan, (files / "p.json").read_text())
         assert {item.workload for item in plan.assignments} == services
         assert headroom("verify", *out, "--plan", f"{files}/p.json").status == Exit.OK
+    said = headroom("verify", f"{files}/p.json", f"{files}/s.json", "--movable", "demo/visoin")
+    told = "headroom: --movable: there is no workload demo/visoin; did you mean demo/vision?\n"
+    assert (said.status, said.out, said.err) == (Exit.USAGE, "", told)
+
+
+def test_a_policy_without_a_planner_that_there_is_is_wrong_input(files: Path, headroom: Headroom) -> None:
+    plain = json.loads((files / "s.json").read_text())
+    plain["policy"]["planners"] = ["gredy"]
+    (files / "s.json").write_text(json.dumps(plain))
+    for command in (("plan",), ("explain", "vision"), ("simulate", "--advise")):
+        said = headroom(*command, "--snapshot", f"{files}/s.json")
+        assert said.status == Exit.USAGE
+        assert said.err.startswith(f"headroom: {files}/s.json: /policy/planners: there is no planner gredy; ")
+    assert headroom("plan", "--snapshot", f"{files}/s.json", "--planner", "greedy").status == Exit.OK
 
 
 def test_a_refuted_plan_is_named_line_by_line(files: Path, headroom: Headroom) -> None:

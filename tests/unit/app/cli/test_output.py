@@ -135,6 +135,7 @@ def test_cells_say_nothing_as_a_dash() -> None:
 
 def test_dollars_show_cents_that_matter() -> None:
     assert [usd(None), usd(12.345), usd(0.00123, per_hour=True)] == ["-", "$12.35", "$0.0012/h"]
+    assert [usd(-12.345), usd(-0.00123, per_hour=True)] == ["-$12.35", "-$0.0012/h"]
 
 
 def test_json_and_yaml_read_back(capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,6 +144,16 @@ def test_json_and_yaml_read_back(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out) == answer
     show(answer, Format.YAML, [])
     assert yaml.safe_load(capsys.readouterr().out) == answer
+
+
+def test_names_are_printed_alone_and_that_there_are_none_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    show([{"name": "a"}, {"id": "b"}], Format.NAME, [])
+    assert capsys.readouterr() == ("a\nb\n", "")
+    show({"items": []}, Format.NAME, [])
+    assert capsys.readouterr() == ("", "")
+    for nameless in ({"usd": 1.5}, {"items": [{"usd": 1.5}]}, [{"usd": 1.5}]):
+        show(nameless, Format.NAME, [])
+        assert capsys.readouterr() == ("", "headroom: nothing in this answer has a name of its own\n")
 
 
 def test_what_others_wrote_stands_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -302,8 +302,8 @@ def test_one_scenario_is_run_once(tmp_path: Path, headroom: Headroom) -> None:
     failed = headroom("simulate", "--scenario", one, "--planner", "greedy")
     assert failed.status == Exit.FAILED
     assert failed.err == "headroom: one × greedy, seed 0: greedy cannot run here\n"
-    mixed = headroom("simulate", "--scenario", one, "--advise")
-    assert mixed.status == Exit.USAGE
+    for mixed in (("--advise",), ("--lane", "act")):
+        assert headroom("simulate", "--scenario", one, *mixed).status == Exit.USAGE
 
 
 def test_limits_of_planning_override_the_scenarios_policy(
