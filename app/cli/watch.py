@@ -339,6 +339,8 @@ def _back(until: datetime, last: str) -> datetime:
         return until - (timedelta(weeks=int(weeks[1])) if weeks is not None else timedelta(seconds=duration_s(last)))
     except (OverflowError, ValueError):
         raise InputError(f"{last!r} is too far back") from None
+    except InputError as error:
+        raise InputError(f"{error.message}; --last also takes 2weeks, 1month or 1y") from None
 
 
 @report.command("cost")

@@ -109,7 +109,7 @@ def _setting(fleet: str | None, models: str | None, name: str | None) -> Trainin
         fleet, served = written(read_value(Snapshot, fleet))
         models = models or served
     if not models:
-        raise InputError("--fleet wants --models, the networks that are served there")
+        raise InputError(f"--fleet wants --models, the networks that are served there, or a file: {fleet} is none")
     return setting_for("own", fleet, models)
 
 

@@ -129,8 +129,10 @@ class Predictions:
         return Told(_Asked(belief, queries).answers(), belief.progress)
 
     def answer_csv(self, body: bytes) -> Told[str]:
-        """The rows with their answers behind them. Raises FieldsError naming every bad cell."""
+        """The rows with their answers behind them. Raises FieldsError naming every bad cell, or for no row."""
         sheet = questions_of(body)
+        if not len(sheet):
+            raise FieldsError.of("", "there is no question in it")
         belief = self._beliefs.belief().about(keys_of(sheet))
         return Told(written(sheet, answers_to(sheet, belief.suite)), belief.progress)
 

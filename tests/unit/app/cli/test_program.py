@@ -47,7 +47,7 @@ def run_fresh(*code_or_arguments: str, code: str | None = None) -> subprocess.Co
         (("apply",), Exit.USAGE, "-f"),
         (("apply", "-f", "nowhere.yaml"), Exit.USAGE, "nowhere.yaml: no such file"),
         (("delete",), Exit.USAGE, "not both"),
-        (("report", "cost", "--last", "soon"), Exit.USAGE, "'soon' is not a duration"),
+        (("report", "cost", "--last", "soon"), Exit.USAGE, "such as 24h; --last also takes 2weeks, 1month or 1y"),
         (("get", "project", "gone"), Exit.NOT_FOUND, "nothing at /v1/projects/gone"),
         (("serve", "--port", "0"), Exit.USAGE, "--port"),
     ],

@@ -48,6 +48,7 @@ def test_where_nothing_can_be_written_nothing_is_trained(
     [
         (["--models", "bert"], "--models goes with --fleet"),
         (["--fleet", "2xt4"], "--fleet wants --models"),
+        (["--fleet", "gone.json"], "or a file: gone.json is none"),
         (["--fleet", "2xt4", "--models", "bert", "--setting", "six"], "give --fleet or --setting"),
         (["--fleet", "2xabacus", "--models", "bert"], "'2xabacus' is no GPUs to train for"),
         (["--setting", "seven"], "known are six, eight"),

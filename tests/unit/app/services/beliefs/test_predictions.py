@@ -173,6 +173,8 @@ def test_csv_is_answered_or_refused_by_place() -> None:
     with pytest.raises(FieldsError) as refused:
         predictions.answer_csv(b"model,gpu_type,batch,share_pct_sm\nresnet50,t4,0,40\nresnet50,t4,1\n")
     assert [fault.pointer for fault in refused.value.faults] == ["row:2/batch", "row:3"]
+    with pytest.raises(FieldsError, match="there is no question in it"):
+        predictions.answer_csv(b"model,gpu_type,batch,share_pct_sm\n")
 
 
 def test_csv_tells_the_throughput_that_was_measured_as_a_single_question_does() -> None:
