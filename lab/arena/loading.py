@@ -22,7 +22,7 @@ from typing import Annotated, Any, TypeVar, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.json_schema import models_json_schema
 
-from app.marked import Marked, Where, read_marked
+from app.marked import Marked, UnreadableError, Where, read_marked
 from lab.outcome import About, Bench, Better
 from solvers.domain.policy import Policy
 from solvers.domain.value import NAME_PATTERN
@@ -219,7 +219,7 @@ def _form(form: type[ScenarioForm], document: Document) -> ScenarioForm:
         return form.model_validate_json(text, strict=True)
     except ValidationError as error:
         faults = {_fault_told(document, fault) for fault in error.errors(include_url=False, include_input=False)}
-        raise InputError("\n".join(line for _, line in sorted(faults))) from None
+        raise UnreadableError([line for _, line in sorted(faults)]) from None
 
 
 def _fault_told(document: Document, fault: Any) -> tuple[int, str]:

@@ -65,6 +65,8 @@ arena = typer.Typer(
 )
 
 SCENARIOS = "scenarios"
+SEED_MAX = 2**62
+"""Tables of results hold whole numbers of 64 bits."""
 
 
 class EngineOption(StrEnum):
@@ -100,7 +102,10 @@ def run(
     ] = None,
     seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="How many. Default: the scenario's.")] = None,
     seed_from: Annotated[
-        int, typer.Option("--seed-from", min=0, help="The first seed: held-out ones are those never used before.")
+        int,
+        typer.Option(
+            "--seed-from", min=0, max=SEED_MAX, help="The first seed: held-out ones are those never used before."
+        ),
     ] = 0,
     jobs: Jobs = None,
     engine: Annotated[

@@ -122,6 +122,7 @@ def test_an_interruption_keeps_what_is_finished(
         (("--planner", "gone.py:Mine"), Exit.NOT_FOUND, "there is no file gone.py"),
         (("--planners", "hetsev", "--reference", "nobody"), Exit.USAGE, "no run of 'nobody'"),
         (("--planners", ","), Exit.USAGE, "name contenders with --planners"),
+        (("--planners", "hetsev", "--seed-from", "1" + 20 * "0"), Exit.USAGE, "'--seed-from'"),
         (("--out", __file__), Exit.USAGE, f"{__file__}: this is no folder"),
     ],
 )
@@ -304,6 +305,16 @@ def test_one_scenario_is_run_once(tmp_path: Path, headroom: Headroom) -> None:
     assert failed.err == "headroom: one × greedy, seed 0: greedy cannot run here\n"
     for mixed in (("--advise",), ("--lane", "act")):
         assert headroom("simulate", "--scenario", one, *mixed).status == Exit.USAGE
+
+
+def test_every_fault_of_a_scenario_is_a_line(tmp_path: Path, headroom: Headroom) -> None:
+    bad = tmp_path / "bad.yaml"
+    bad.write_text("kind: world\nname: bad\ncolour: red\nsize: 3\n")
+    for command in (("arena", "run", str(bad)), ("simulate", "--scenario", str(bad))):
+        said = headroom(*command)
+        assert said.status == Exit.USAGE
+        assert {f"headroom: {bad}:3: colour: there is no such field here"} < set(said.err.splitlines())
+        assert all(line.startswith(f"headroom: {bad}:") for line in said.err.splitlines())
 
 
 def test_limits_of_planning_override_the_scenarios_policy(
