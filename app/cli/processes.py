@@ -223,8 +223,11 @@ def restore(
 
     if not new_epoch:
         raise InputError("say --new-epoch; rows are restored by PostgreSQL's own programs, such as pg_restore")
-    fleet = Fleet(Database(_database_url(), pool_size=1), _settings(None, None).cluster)
-    before, after = fleet.begin_epoch(Deed(actor=ACTOR), force=force)
+    database = Database(_database_url(), pool_size=1)
+    try:
+        before, after = Fleet(database, _settings(None, None).cluster).begin_epoch(Deed(actor=ACTOR), force=force)
+    finally:
+        database.dispose()
     typer.echo(f"cluster {after.cluster_id}: epoch {before.epoch} is over, epoch {after.epoch} has begun")
     typer.echo(f"agents follow from generation {after.generation} on")
 

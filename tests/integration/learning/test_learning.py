@@ -46,9 +46,10 @@ def test_outcomes_become_points_and_the_view_tells_the_errors(database: Database
     assert mark == "0/1/2"
     found = rows(
         database,
-        "SELECT sum(outcomes), sum(admitted), sum(coalesce(rejected, 0)) FROM prediction_error_by_model_hour",
+        "SELECT outcomes, admitted, rejected, predicted FROM prediction_error_by_model_hour",
     )
-    assert tuple(found[0]) == (8, 7, 1)
+    assert tuple(map(sum, zip(*found, strict=True))) == (8, 7, 1, 7)
+    assert all(row.outcomes == row.admitted + row.rejected for row in found)
     view = rows(database, "SELECT * FROM prediction_error_by_model_hour WHERE predicted > 0")
     for row in view:
         assert (row.model, row.gpu_type) == ("resnet50", "t4")
