@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from logging import getLevelNamesMapping
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -124,18 +126,26 @@ class Settings:
         return self.database_direct_url or self.database_url
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            # A retention below 0 would drop what is not even old, and no clock comes to an interval of NaN.
+            if isinstance(value, (int, float)) and not 0 <= value < inf:
+                raise InputError(f"HEADROOM_{field.name.upper()} must be a number from 0 on")
         for name in (
-            "place_interval_s", "tune_interval_s", "account_interval_s", "learn_interval_s", "lease_ttl_s",
-            "report_interval_s", "node_certificate_days", "webhook_interval_s",
+            "place_interval_s", "tune_interval_s", "account_interval_s", "learn_interval_s", "retention_interval_s",
+            "lease_ttl_s", "report_interval_s", "node_certificate_days", "webhook_interval_s",
         ):  # fmt: skip
             if getattr(self, name) <= 0:
                 raise InputError(f"HEADROOM_{name.upper()} must be greater than 0")
+        if self.log_level.upper() not in getLevelNamesMapping():
+            raise InputError(f"HEADROOM_LOG_LEVEL={self.log_level!r} is no level; one is INFO, another WARNING")
         if self.nodes_tls not in ("optional", "required"):
             raise InputError("HEADROOM_NODES_TLS must be optional or required")
         if bool(self.tls_cert) != bool(self.tls_key):
             raise InputError("HEADROOM_TLS_CERT and HEADROOM_TLS_KEY belong together")
-        if not 0 <= self.port <= 65_535:
-            raise InputError("HEADROOM_PORT must lie between 0 and 65535")
+        for name in ("port", "planner_metrics_port"):
+            if getattr(self, name) > 65_535:
+                raise InputError(f"HEADROOM_{name.upper()} must lie between 0 and 65535")
 
 
 def load_settings(environment: Mapping[str, str]) -> Settings:

@@ -80,11 +80,27 @@ def test_no_answer_has_its_status(api: Api, headroom: Headroom) -> None:
     assert "cannot reach http://control.test" in said.err
 
 
-def test_settings_that_make_no_sense_are_named(headroom: Headroom, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HEADROOM_PORT", "many")
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        ("HEADROOM_PORT", "many"),
+        ("HEADROOM_PORT", "65536"),
+        ("HEADROOM_PLANNER_METRICS_PORT", "99999"),
+        ("HEADROOM_LOG_LEVEL", "LOUD"),
+        ("HEADROOM_RETENTION_CYCLE_DAYS", "-1"),
+        ("HEADROOM_RETENTION_INTERVAL_S", "0"),
+        ("HEADROOM_PLACE_INTERVAL_S", "nan"),
+        ("HEADROOM_LEASE_TTL_S", "inf"),
+    ],
+)
+def test_settings_that_make_no_sense_are_named(
+    headroom: Headroom, monkeypatch: pytest.MonkeyPatch, variable: str, text: str
+) -> None:
+    monkeypatch.setenv(variable, text)
+    monkeypatch.setenv("HEADROOM_DATABASE_URL", "mysql://no/database")
     said = headroom("migrate", "current")
-    assert said.status == Exit.USAGE
-    assert "HEADROOM_PORT='many'" in said.err
+    assert (said.status, said.err.count("\n")) == (Exit.USAGE, 1)
+    assert variable in said.err
 
 
 def test_a_bug_of_ours_is_not_hidden(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
