@@ -197,7 +197,10 @@ def seed() -> None:
             name="gateway", role=Role.AGENT, purpose=Purpose.GATEWAY, subject=GATEWAY
         ),
     }
-    given = {os.environ[variable]: request for variable, request in requests.items() if os.environ.get(variable)}
+    told = [variable for variable in requests if os.environ.get(variable)]
+    given = {os.environ[variable]: requests[variable] for variable in told}
+    if len(given) < len(told):
+        raise InputError(f"each token needs a secret of its own: {', '.join(told)}")
     short = [request.name for secret, request in given.items() if len(secret) < SECRET_LENGTH_MIN]
     if short:
         raise InputError(f"secrets need at least {SECRET_LENGTH_MIN} characters: {', '.join(short)}")

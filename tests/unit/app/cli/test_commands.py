@@ -514,6 +514,14 @@ def test_short_secrets_are_refused(headroom: Headroom, monkeypatch: pytest.Monke
     assert "at least 24 characters" in headroom("token", "seed").err
 
 
+def test_one_secret_is_of_one_token(headroom: Headroom, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("HEADROOM_ADMIN_TOKEN", "HEADROOM_JOIN_TOKEN"):
+        monkeypatch.setenv(variable, "x" * 30)
+    said = headroom("token", "seed")
+    assert said.status == Exit.USAGE
+    assert "HEADROOM_ADMIN_TOKEN, HEADROOM_JOIN_TOKEN" in said.err
+
+
 def test_open_prints_a_link_and_opens_it_unless_told_otherwise(
     api: Api, headroom: Headroom, monkeypatch: pytest.MonkeyPatch
 ) -> None:
