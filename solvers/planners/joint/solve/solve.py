@@ -138,7 +138,7 @@ class Phases:
         """All phases, as far as the deadline lets them. Of few workloads devices are counted before they are whole."""
         counts = self.pace is None and len(self.problem.workloads) <= TURNS_WORKLOADS_MAX
         problem, master, self.deadline, begun_s = self.problem, self.master, deadline, deadline.elapsed_s
-        if not self.converged:
+        if fresh := not self.converged:
             if self.relaxation is None:
                 master.offer(singles(problem, master.width))
                 if problem.few_patterns:
@@ -163,7 +163,7 @@ class Phases:
         with ThreadPoolExecutor(1, thread_name_prefix="bound") as lane:
             asked = partial(_proof, self, self.begin, portion(deadline, 1.0), GAP_LAST, beside=True)
             bound = lane.submit(asked) if self.beside else None
-            self._search(self.begin, seed, deadline, counts=counts)
+            self._search(self.begin, seed, deadline, counts=counts, fresh=fresh)
             if bound is not None:
                 self.bound = bound.result()
         if counts:
@@ -178,11 +178,11 @@ class Phases:
         usd = 0.0 if self.search is None else self.search.relaxed.value
         return self.bound is not None and usd - self.bound.usd_per_h <= GAP * abs(usd)
 
-    def _search(self, begin: Generation, seed: int, whole: Deadline, *, counts: bool) -> None:
+    def _search(self, begin: Generation, seed: int, whole: Deadline, *, counts: bool, fresh: bool) -> None:
         """Counted devices or a dive, and exchange from whatever is best."""
         prices, judge = begin.master.rows.prices(begin.relaxed.row_duals), begin.master.judge
         if counts:
-            bases = self._counted(begin, seed)
+            bases = self._counted(begin, seed, fresh=fresh)
         else:
             bases = [self._within("dive_s", 1.0, Dive(begin, Depth(until_part=DIVE_UNTIL)).run)]
             if late := self.deadline.left_part < LATE and self.pace is None:
@@ -197,15 +197,17 @@ class Phases:
         for base in (*bases[:1], self.found):  # the second one where the search from the first has ended by itself
             self._within("improve_s", IMPROVE_PART, partial(improved, judge, base, prices, seed=seed))
 
-    def _counted(self, begin: Generation, seed: int) -> list[Layout]:
+    def _counted(self, begin: Generation, seed: int, *, fresh: bool) -> list[Layout]:
         """As many devices of each pool as a programme counts for a little more than all rates, exchanged until these
-        alone serve everybody: if they do less is asked for, if not more; what leaves somebody short. None twice.
+        alone serve everybody: if they do less is asked for, if not more; what leaves somebody short. None twice, of a
+        `fresh` optimum some.
         """
         problem, master, serve = self.problem, begin.master, dict[bytes, bool]()
         prices, devices = master.rows.prices(begin.relaxed.row_duals), begin.relaxed.values[master.slacks :].sum()
         self.margin = self.margin or float(np.clip(MARGIN_DEVICES / max(devices, 1.0), MARGIN_FIRST, MARGIN_MOST))
         least, most, margin, short = 0.0, np.inf, self.margin, list[Layout]()
-        while self.deadline.left_part > COUNTED_UNTIL and margin > MARGIN_LEAST and most > NARROW * least:
+        while self.deadline.left_part > COUNTED_UNTIL and (fresh or (margin > MARGIN_LEAST and most > NARROW * least)):
+            fresh = False
             if (counted := master.counted(begin.relaxed, 1 + margin, self.deadline)) is None:
                 break
             (numbers, start, usd), name = counted, counted[0].tobytes()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.instances.family import family_problem
+from solvers.domain.arrays import Whole
 from solvers.engines import deadline as deadline_module
 from solvers.engines.deadline import Deadline
 from solvers.engines.highs import Relaxed
@@ -19,6 +20,7 @@ from solvers.planners.joint.solve.improve import improved_at_once
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Master, Rows
 from solvers.planners.joint.solve.solve import (
+    MARGIN_LEAST,
     TURNS_MOST,
     TURNS_WORTH,
     Phases,
@@ -240,6 +242,25 @@ def test_a_dozen_devices_are_not_left_where_the_first_dives_lead() -> None:
 def test_devices_are_counted_before_they_are_whole(drawn: tuple[int, int, int], units: int, usd_per_h: float) -> None:
     # Dives on whatever devices they come to, with exchange after them, end at 6.20, 12.85, 18.24 and 20.75.
     assert _solved(family_problem(*drawn), units=units).usd_per_h < usd_per_h
+
+
+def test_devices_of_every_new_optimum_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a little more than all rates was too little before: where devices lack it always is."""
+    problem, counts = family_problem(12, 8, 21), list[float]()
+    counted = Master.counted
+
+    def noted(master: Master, relaxed: Relaxed, times: float, deadline: Deadline) -> tuple[Whole, Layout, float] | None:
+        counts.append(times)
+        return counted(master, relaxed, times, deadline)
+
+    monkeypatch.setattr(Master, "counted", noted)
+    phases = Phases(problem, SolveOrder(), first_layout(problem), Master(problem, Judge(problem)))
+    for turn in range(6):
+        known, phases.margin = phases.converged, MARGIN_LEAST
+        phases.turn(Deadline(1e9, 150), turn)
+        assert bool(counts) is not known
+        counts.clear()
+    assert phases.converged
 
 
 def test_a_turn_ends_by_exchanging_at_prices_of_what_it_found() -> None:
