@@ -318,7 +318,7 @@ PHASES: dict[str, Phase] = {
     "first: improved at once": _phase((improve.improved_at_once,), _swap(solve, "improved_at_once", _same)),
     "solve: turns": _phase((solve._turns,), _swap(solve, "_turns", lambda _, deadline: (portion(deadline, 0.8),))),
     "solve: devices counted": _phase(
-        (master.Master.counted, solve.Phases._counted), _swap(solve.Phases, "_counted", lambda *_: [])
+        (master.Master.counted, solve.Phases._counted), _swap(solve.Phases, "_counted", lambda *_, **_more: [])
     ),
     "solve: complete": _phase((solve.completed,), _swap(solve, "completed", _same)),
     "solve: exchange": _phase((improve,), _swap(solve, "improved", _same)),
