@@ -58,6 +58,10 @@ class Pricing:
         self._unit_ms = 1.0
         """That a unit of work takes on this machine, by the last look; at least as long as where it was counted."""
 
+    def slowness(self, deadline: Deadline) -> float:
+        """How many times as long as where it was counted a unit takes here, where time is what ends the search."""
+        return self._unit_ms if deadline.work_units is None else 1.0
+
     def price(self, duals: Floats, look: Look, deadline: Deadline, until_part: float) -> Found:
         """The best patterns at these duals. Pools have equal parts of the time at first, then by what each took, too:
         all have a ceiling, however little.
@@ -118,6 +122,8 @@ COARSE_PCT, DIVE_PCT, NEAR = 10, 5, 0.012
 """Shares at first; where the bound at those is so near, finer ones are looked at."""
 CLOSER = 4.0
 """So much closer it looks where it found nothing."""
+FINE_MOST = 0.3
+"""Of the deadline, for finer shares at most."""
 PROVEN_PART = 0.6
 """Of what is left to others, so much stays theirs where there is no bound yet."""
 SINGLES_MAX = 8_000
@@ -206,7 +212,9 @@ class Pace:
     first_part: float = LOOK_FIRST
     """Shares at first are multiples of this, and how closely to look then."""
     fine_until: float = 0.0
-    """With so little of the deadline left finer shares are looked at, however far the bound is."""
+    """With so little of the deadline left finer shares are looked at, however far the bound is: of time with more where
+    work takes longer, see `FINE_MOST`.
+    """
     proves: bool = True
     """Whether a bound is wanted, however near the end is."""
     prior: Floats | None = None
@@ -281,7 +289,7 @@ def _converge(
                 break
         if pace.gap is not None and state.step_pct == step and state.gap <= pace.gap:
             break
-        slow = deadline.left_part <= pace.fine_until
+        slow = deadline.left_part <= min(FINE_MOST, pace.fine_until * pricing.slowness(deadline))
         slow |= pace.gap is None and before - state.best.value <= SLOW * abs(before)
         if state.step_pct > finest and (slow or state.gap <= NEAR or (state.exact and not added)):
             state.refine(finest * max(1, state.step_pct // 2 // finest))

@@ -87,8 +87,8 @@ GROUP_PACE = Pace(rounds=30, until_part=GENERATE_UNTIL, repeats=REPEATS_MAX, fin
 """Nothing is proven of a group alone, so nobody looks closely there."""
 WHOLE_PACE = Pace(until_part=END, gap=GAP_LAST, repeats=WHOLE_REPEATS, first_pct=DIVE_PCT, first_part=0.004)
 """Where groups have left off, and closely: a bound is no nearer than pricing looks."""
-WHOLE_FINE_UNITS, WHOLE_FINE_MOST = 17, 0.3
-"""Of work by workload, kept for two looks at all shares, and of the deadline at most."""
+WHOLE_FINE_UNITS = 17
+"""Of work by workload, kept for two looks at all shares."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -471,7 +471,7 @@ def _proven_together(problem: JointProblem, merged: Layout, patterns: list[Patte
     for some in patterns:
         master.offer(some)
     units = deadline.work_units or 1000 * PROCESSORS * deadline.seconds
-    kept = min(WHOLE_FINE_MOST, WHOLE_FINE_UNITS * len(problem.workloads) / units)
+    kept = WHOLE_FINE_UNITS * len(problem.workloads) / units
     found = generate(master, deadline, replace(WHOLE_PACE, fine_until=kept))
     if found is None:
         return merged

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from benchmarks.instances.family import family_problem
 from solvers.domain.arrays import Floats
 from solvers.engines import deadline as deadline_module
 from solvers.engines.contents import Contents, Effort, ItemPrices, Priced
 from solvers.engines.deadline import Deadline
-from solvers.planners.joint.solve.generate import Look, Pace, Pricing, generate, lagrangian, scale_of
+from solvers.planners.joint.solve import generate as generating
+from solvers.planners.joint.solve.generate import (
+    Found,
+    Look,
+    Pace,
+    Pricing,
+    generate,
+    lagrangian,
+    scale_of,
+    singles,
+)
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Master, Rows
 from solvers.problems.joint import JointProblem
@@ -190,3 +202,30 @@ def test_strange_numbers_end_in_ceilings_that_hold(what: str) -> None:
     found = Pricing(judge, rows, judge.width).price(duals, EXACT, Deadline(ENDLESS), 0.0)
     assert np.isfinite(found.ceilings).all()
     assert (found.ceilings >= _best(problem, rows, duals, every_choice(problem)) - 1e-9).all()
+
+
+@pytest.mark.parametrize(("slowness", "steps"), [(1.0, [10, 10]), (3.0, [10, 5])])
+def test_finer_shares_are_looked_at_earlier_where_work_takes_longer(
+    monkeypatch: pytest.MonkeyPatch, slowness: float, steps: list[int]
+) -> None:
+    problem, looked, price = family_problem(12, 8, 21), list[int](), Pricing.price
+
+    def noted(pricing: Pricing, duals: Floats, look: Look, deadline: Deadline, until_part: float) -> Found:
+        looked.append(look.step_pct)
+        return price(pricing, duals, look, deadline, until_part)
+
+    monkeypatch.setattr(Pricing, "price", noted)
+    monkeypatch.setattr(Pricing, "slowness", lambda _pricing, _deadline: slowness)
+    monkeypatch.setattr(generating, "NEAR", -1.0)
+    master = Master(problem, Judge(problem))
+    master.offer(singles(problem, master.width))
+    quarter = Deadline(4000.0, _begun_s=time.monotonic() - 3000.0)
+    assert generate(master, quarter, Pace(gap=0.0, rounds=2, fine_until=0.1, proves=False)) is not None
+    assert looked == steps
+
+
+def test_a_unit_takes_what_it_takes_where_time_ends_a_search() -> None:
+    problem = family_problem(12, 8, 21)
+    pricing = Pricing(Judge(problem), Rows(problem), 3)
+    pricing._unit_ms = 2.5
+    assert (pricing.slowness(Deadline(10.0)), pricing.slowness(Deadline(10.0, 1000))) == (2.5, 1.0)
