@@ -358,6 +358,14 @@ def test_who_is_not_served_whole_is_named_with_how_much_and_why(full: World) -> 
     assert said not in html.unescape(_text(full, "foreign operator", "/"))
 
 
+def test_the_overview_says_how_near_the_best_what_stands_was_seen_to_be(full: World) -> None:
+    with full.database.transaction() as session:
+        targets.note_proven(session, CLUSTER, targets.generation(session, CLUSTER), 0.31, 0.3)
+    page = re.sub("<[^>]+>", "", html.unescape(_text(full, "operator", "/")))
+    assert re.search(r", as of \d+ \w+ \d\d:\d\d at most 3\.3 % above the optimum", page), page
+    assert "when planned" not in page
+
+
 def test_a_bound_says_whose_it_is_and_what_waits_that_costs_less(full: World) -> None:
     pinned = text(
         "UPDATE plans SET bound_usd_per_h = 0.3,"
