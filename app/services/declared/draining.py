@@ -16,7 +16,7 @@ from app import kinds
 from app.records import record
 from app.services.declared.documents import Documents
 from app.services.declared.tokens import Deed
-from app.services.explaining.standing import ShortLine
+from app.services.explaining.short import ShortLine
 from app.services.planning.snapshots import read_policy
 from app.store import documents, nodes, plans, targets, telemetry
 from app.store.documents import Precondition

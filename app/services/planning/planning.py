@@ -342,7 +342,7 @@ class Planning:
             with self._parts.database.transaction() as session:
                 targets.require_token(session, targets.PLANNER, leader.fencing)
                 if not review.asks(renewed):
-                    state, why = PlanState.SUPERSEDED, "what it asks for stands already"
+                    state, why = PlanState.SUPERSEDED, "nothing is left to change for services on approve"
                     plans.decide(
                         session, summary.id, state, leader.holder, among=(PlanState.AWAITING_APPROVAL,), comment=why
                     )

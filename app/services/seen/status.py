@@ -23,14 +23,13 @@ from app.services.declared.fleet import VANISHED
 from app.services.declared.ownership import PolicyLine, policy_lines, read_owners, standing_of
 from app.services.explaining.explaining import gaps
 from app.services.explaining.sentences import given_words, owner_words, problem_sentences
+from app.services.explaining.short import ShortLine, short_lines
 from app.services.explaining.standing import (
     PlanLine,
     PlanningLine,
-    ShortLine,
     beliefs_words,
     plan_line,
     planning_line,
-    short_lines,
     unled_words,
 )
 from app.services.planning.reviewing import cheaper_words

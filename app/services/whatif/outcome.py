@@ -15,7 +15,7 @@ from enum import StrEnum
 from app.records import record_of
 from app.services.explaining.explaining import gaps
 from app.services.explaining.sentences import answered_words, gap_words, given_words
-from app.services.explaining.standing import ShortLine, short_lines
+from app.services.explaining.short import ShortLine, short_lines
 from app.services.whatif.made import KEPT, Made, Wish, planned_beside, request_of, standing_on
 from solvers.cycle.attempts import Asking
 from solvers.cycle.record import Attempt, Lane, answered

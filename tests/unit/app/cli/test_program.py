@@ -166,6 +166,21 @@ def test_without_the_server_extra_a_server_command_says_what_to_install() -> Non
     assert "Traceback" not in done.stderr
 
 
+def test_planning_and_explaining_a_file_need_no_database() -> None:
+    file = ROOT / "tests" / "golden" / "cases" / "lost-node.snapshot.json"
+    code = (
+        "import sys\n"
+        "for name in ('sqlalchemy', 'psycopg', 'alembic'):\n"
+        "    sys.modules[name] = None\n"
+        "from app.cli.program import run\n"
+        f"planned = run(['plan', '-q', '--snapshot', {str(file)!r}, '--planner', 'greedy'])\n"
+        f"explained = run(['explain', 'demo/chat', '--snapshot', {str(file)!r}])\n"
+        "print(planned, explained)\n"
+    )
+    done = run_fresh(code=code)
+    assert done.stdout.splitlines()[-1] == "0 0", done.stderr
+
+
 def test_what_libraries_print_by_themselves_is_no_part_of_an_answer() -> None:
     code = (
         "import json, os\n"

@@ -1,61 +1,12 @@
-"""What people are told at a glance of the plan that stands: who is short of how much, and that nobody plans."""
+"""That nobody plans is said to people."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from app.services.explaining.explaining import gaps
-from app.services.explaining.standing import UNLED_S, short_lines, unled_words
+from app.services.explaining.standing import UNLED_S, unled_words
 from app.store.targets import Lease
-from solvers.domain.evidence import Fact, Reason, ReasonCode
-from solvers.domain.ids import WorkloadId
-from solvers.domain.plan import Unplaced
-from solvers.domain.workload import WorkloadKind
-from tests import builders
-
-FULL = Reason(code=ReasonCode.NO_SHARE_LEFT, subject="t4")
-
-
-def unplaced(workload: str, short: float = 0.0, kind: WorkloadKind = WorkloadKind.SERVICE) -> Unplaced:
-    reasons = (Reason(code=ReasonCode.NO_PROFILE, subject="a100"), FULL)
-    return Unplaced(kind=kind, workload=WorkloadId(workload), rate_rps_short=short, reasons=reasons)
-
-
-def test_who_is_short_is_told_of_how_much_and_why_the_worst_first() -> None:
-    on = builders.device("a", 0, "t4")
-    standing = [builders.assignment(f"demo/some#{number}", on, capacity_rps=150.0) for number in range(2)]
-    standing.append(builders.assignment("demo/dust#0", on, capacity_rps=100.0))
-    job = replace(builders.assignment("demo/job#0", on, capacity_rps=0.0), kind=WorkloadKind.JOB)
-    items = [
-        unplaced("demo/job", kind=WorkloadKind.JOB),
-        unplaced("demo/few"),
-        unplaced("demo/dust", 1e-6),
-        unplaced("demo/some", 100.0),
-        unplaced("demo/none", 26.0),
-    ]
-    found = short_lines([*standing, job], gaps(items, None))
-    why = "t4 has too little SM share left"
-    assert [(item.id, item.told) for item in found] == [
-        ("demo/none", f"100 % of 26 requests/s unserved: {why}"),
-        ("demo/some", f"25 % of 400 requests/s unserved: {why}"),
-        ("demo/dust", f"less than 0.1 % of 100 requests/s unserved: {why}"),
-        ("demo/few", f"too little place: {why}"),
-        ("demo/job", f"no place: {why}"),
-    ]
-    assert [item.part_short for item in found[:2]] == [1.0, 0.25]
-    assert found[3].part_short is None
-
-
-def test_who_is_served_without_a_promise_kept_is_told_once_and_after_who_lacks() -> None:
-    on = builders.device("a", 0, "t4")
-    facts = (Fact(name="latency_ms_best", value=35.71), Fact(name="latency_ms_limit", value=30.0))
-    near = Reason(code=ReasonCode.NEAREST_KNOWN, subject="t4", facts=facts)
-    standing = [builders.assignment(f"demo/late#{number}", on, reasons=(near,)) for number in range(2)]
-    standing.append(builders.assignment("demo/some#0", on, reasons=(near,)))
-    found = short_lines(standing, gaps([unplaced("demo/some", 100.0)], None))
-    assert [item.id for item in found] == ["demo/some", "demo/late"]
-    assert found[1].told == "served, but nothing known keeps its SLO (latency best 35.71 ms, latency limit 30 ms)"
 
 
 def test_that_nobody_plans_is_said_once_no_other_took_over() -> None:
