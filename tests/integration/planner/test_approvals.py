@@ -35,6 +35,7 @@ from tests.unit.app.services.whatif.small_fleet import service
 
 pytestmark = pytest.mark.integration
 ASKED = service("asked", mode=ServiceMode.APPROVE)
+NOTHING_LEFT = "nothing is left to change for services on approve"
 
 
 class Counted:
@@ -197,7 +198,18 @@ def test_nothing_left_to_decide_is_set_aside(world: World, planning: Planning, l
     with world.database.reading() as session:
         found = plans.get(session, first.id)
     assert waiting(world) == ()
-    assert (found.state, found.comment) == (PlanState.SUPERSEDED, "what it asks for stands already")
+    assert (found.state, found.comment) == (PlanState.SUPERSEDED, NOTHING_LEFT)
+
+
+def test_what_was_deleted_while_it_waited_is_not_said_to_stand(
+    world: World, planning: Planning, leader: Leader
+) -> None:
+    (first,) = waiting(world)
+    world.delete(kinds.SERVICE, "vision", "asked")
+    planning.run_lanes(leader)
+    with world.database.reading() as session:
+        found = plans.get(session, first.id)
+    assert (found.state, found.comment) == (PlanState.SUPERSEDED, NOTHING_LEFT)
 
 
 def _beside(world: World, waits: PlanSummary, created_by: str, seed: int) -> str:
