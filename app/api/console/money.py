@@ -103,7 +103,7 @@ def costs(visit: Paying, query: Spent) -> Response:
         by=[each.value for each in CostBy if each is not CostBy.LABEL],
         accountings=[each.value for each in Accounting],
         days=DAYS,
-        chosen={name: visit.request.query_params.get(name, "") for name in ("days", "project", "label")},
+        chosen={name: visit.request.query_params.get(name, "") for name in ("by", "days", "project", "label")},
         projects=[stored.key[0] for stored in visit.every(kinds.PROJECT, visit.actor.project)],
         download=f"/costs.csv?{visit.request.url.query}",
         focus=f"/costs/focus.csv?{visit.request.url.query}",

@@ -641,9 +641,11 @@ def test_a_question_has_its_answers_side_by_side_and_an_address(operator: Visito
     visitor.page.get_by_label("GPUs of option 1").fill("1")
     visitor.page.get_by_label("type of option 1").select_option("t4")
     visitor.page.get_by_label("load of option 2").fill("2")
-    visitor.page.get_by_role("button", name="Plan them").click()
+    visitor.page.get_by_role("button", name="Plan them").press("Enter")
     answers = visitor.page.get_by_role("region", name="Answers")
     expect(answers.get_by_role("columnheader")).to_have_text(["", "as it is", "option 1: 1 × t4", "option 2, load × 2"])
+    # Whoever asked by the keyboard goes on from there to the answers.
+    assert (visitor.focused(), visitor.tab()) == ("Plan them", "Answers")
     assert visitor.row("GPUs in use, of all")[2].endswith("/ 2")
     assert "gpus1=1" in visitor.page.url
 
@@ -661,6 +663,12 @@ def test_a_question_that_asks_nothing_says_what_is_missing(operator: Visitor) ->
     expect(visitor.page.get_by_role("alert")).to_have_count(1)
     visitor.page.mouse.move(0, 0)
     assert (visitor.wide(), visitor.pale(), visitor.axe(AXE)) == ([], [], [])
+
+
+def test_a_bill_by_a_label_keeps_what_else_was_chosen(operator: Visitor) -> None:
+    operator.open("/costs?by=node&label=team")
+    expect(operator.page.locator("#items")).to_have_text("By team")
+    expect(operator.page.locator("#by")).to_have_value("node")
 
 
 def test_the_bill_is_taken_along_as_files(operator: Visitor) -> None:
@@ -919,8 +927,11 @@ def test_a_rate_that_changes_is_on_the_chart(viewer: Visitor, served: Served) ->
     figure = viewer.page.locator(".chart").filter(has_text="Requests per second")
     figure.get_by_text("As a table").click()
     expect(figure.get_by_role("columnheader")).to_have_text(["UTC", "offered", "served", "dropped"])
-    viewer.page.get_by_label("charts in local time").check()
+    # It is written anew each minute, under whoever reads it.
+    figure.get_by_role("region").focus()
+    viewer.page.get_by_label("charts in local time").evaluate("(choice) => choice.click()")
     expect(figure.get_by_role("columnheader").first).to_have_text("local time")
+    assert viewer.page.evaluate("document.activeElement.ariaLabel") == "Requests per second"
 
 
 WRITTEN = """window.written = [];

@@ -104,10 +104,11 @@
   }
 
   function table({ told, names, chart, details }) {
-    details.querySelector("table")?.parentElement.remove();
     if (!details.open) return;
-    const panel = make("div", details), body = make("table", panel);
+    // The panel stays, with the focus and how far it is scrolled.
+    const panel = details.querySelector(".panel") || make("div", details);
     Object.assign(panel, { className: "panel", tabIndex: 0, role: "region", ariaLabel: told.name });
+    const body = document.createElement("table");
     const head = make("tr", make("thead", body)), rows = make("tbody", body);
     for (const name of [zone(), ...names.map((name) => WORDS[name] || name)]) make("th", head, name);
     const every = Math.max(1, Math.ceil(chart.data[0].length / ROWS_MAX));
@@ -116,6 +117,7 @@
       make("td", row, shifted(chart.data[0][at]).slice(5, 19).replace("T", " "));
       for (const column of chart.data.slice(1)) make("td", row, said(column[at]));
     }
+    panel.replaceChildren(body);
   }
 
   function show(entry, data) {
