@@ -81,9 +81,12 @@ def _written(url: URL) -> str:
     return head.replace(" ", "%20") + mark + query.replace("+", "%20")
 
 
-def core_error(error: psycopg.Error) -> HeadroomError | None:
-    """What a driver error means to the core; None when it is a bug of ours."""
-    if isinstance(error, _RETRYABLE):
+def core_error(error: psycopg.Error, *, writes: bool = True) -> HeadroomError | None:
+    """What a driver error means to the core; None when it is a bug of ours, as a write where none was meant."""
+    # A standby, as after a failover, takes no writes: the statement's fault, or that of the transaction's beginning.
+    standby = writes and isinstance(error, psycopg.errors.ReadOnlySqlTransaction)
+    standby = standby or (isinstance(error, psycopg.errors.FeatureNotSupported) and "recovery" in str(error))
+    if standby or isinstance(error, _RETRYABLE):
         return TransientError(f"database: {_first_line(error)}", sqlstate=error.sqlstate)
     if isinstance(error, psycopg.errors.CheckViolation) and error.diag.constraint_name is None:
         # No rule of ours: a partition was made for a row that was on its way to the default one.
@@ -110,19 +113,19 @@ def _first_line(error: Exception) -> str:
 
 
 @contextmanager
-def translated() -> Iterator[None]:
+def translated(*, writes: bool = True) -> Iterator[None]:
     """Raise core errors in place of the driver's."""
     try:
         yield
     except PoolTimeoutError:
         raise TransientError("database: no connection became free in time") from None
     except DBAPIError as error:
-        known = core_error(error.orig) if isinstance(error.orig, psycopg.Error) else None
+        known = core_error(error.orig, writes=writes) if isinstance(error.orig, psycopg.Error) else None
         if known is None:
             raise
         raise known from error
     except psycopg.Error as error:
-        known = core_error(error)
+        known = core_error(error, writes=writes)
         if known is None:
             raise
         raise known from error
@@ -211,7 +214,7 @@ class Database:
         """A read-only session that sees one moment of the database throughout, and nothing that is not committed. It
         locks nothing that others want: who reads much, and is slow to take it in, may be `patient`.
         """
-        with translated(), Session(self._engine, expire_on_commit=False) as session:
+        with translated(writes=False), Session(self._engine, expire_on_commit=False) as session:
             session.connection(execution_options={"isolation_level": "REPEATABLE READ", "postgresql_readonly": True})
             if patient:
                 session.execute(text(_PATIENT))

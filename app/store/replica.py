@@ -28,6 +28,12 @@ LAGS_S: ContextVar[list[float] | None] = ContextVar("lags_s", default=None)
 _log = EventLog("headroom.replica")
 
 
+def require_primary(session: Session) -> None:
+    """Raise TransientError where the address leads to a standby, as after a failover that left us behind."""
+    if session.execute(named("is_standby")).scalar_one():
+        raise TransientError("the database is a standby, which takes no writes")
+
+
 class Reads:
     """Reads of what may be a moment old."""
 

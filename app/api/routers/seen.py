@@ -416,7 +416,7 @@ def get_health() -> Any:
 
 @health_router.get("/v1/ready", summary="Can it serve?", response_model=Health)
 def get_ready(request: Request) -> Any:
-    """200 when the database answers and carries the schema this release needs; 503 otherwise."""
+    """200 when the database answers, takes writes and carries the schema this release needs; 503 otherwise."""
     if request.app.state.ending.is_set():
         raise TransientError("this process is about to end")
     services_of(request).fleet.require_ready()

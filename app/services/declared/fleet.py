@@ -29,7 +29,7 @@ from app.records import record_of
 from app.services.declared.documents import put_audited
 from app.services.declared.identity import Certified, NodeTls, bind
 from app.services.declared.tokens import SECRET_PREFIX, Actor, Deed, note_refusal, note_token
-from app.store import documents, migrate, nodes, targets, tokens
+from app.store import documents, migrate, nodes, replica, targets, tokens
 from app.store import documents as built_in_store
 from app.store.documents import Precondition
 from app.store.engine import Database
@@ -265,8 +265,9 @@ class Fleet:
             offer_built_in(session)
 
     def require_ready(self) -> None:
-        """Raise TransientError unless the database answers with the schema this release needs."""
+        """Raise TransientError unless the database answers with the schema this release needs, and takes writes."""
         with self._database.reading() as session:
+            replica.require_primary(session)
             if self._schema_checked:
                 targets.generation(session, self._cluster)
                 return

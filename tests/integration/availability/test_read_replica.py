@@ -10,12 +10,13 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import text
 
 from app.cli.doctor.database import database_checks
 from app.settings import Settings
 from app.store.engine import Database
 from app.store.migrate import upgrade
-from app.store.replica import Reads
+from app.store.replica import Reads, require_primary
 from solvers.errors import StateError, TransientError
 from tests.integration.availability.houses import Cloned
 from tests.integration.faults.house import House, Process
@@ -161,6 +162,24 @@ def test_what_is_no_replica_is_never_read_and_one_away_is_told(site: Site) -> No
     away.dispose()
     primary.dispose()
     site.replica.start()
+
+
+def test_a_standby_in_the_primarys_place_is_away_and_no_fault_of_ours(site: Site) -> None:
+    """As after a failover: whoever was connected to the primary of before gets errors that pass."""
+    left_behind = Database(site.read_url, pool_size=1)
+    with left_behind.reading() as session, pytest.raises(TransientError, match="a standby, which takes no writes"):
+        require_primary(session)
+    # A connection of the pool that nobody has read with, then one that was given back.
+    for _ in range(2):
+        with pytest.raises(TransientError), left_behind.transaction() as session:
+            session.execute(text("SELECT pg_notify('bell', '7')"))
+    with pytest.raises(TransientError), left_behind.listening("bell"):
+        pass
+    left_behind.dispose()
+    primary = Database(site.house.url)
+    with primary.reading() as session:
+        require_primary(session)
+    primary.dispose()
 
 
 def test_the_doctor_says_how_far_it_is(site: Site) -> None:
