@@ -84,9 +84,11 @@ _LISTING = Listing(
 _SHOWN = [column for column in webhook_deliveries.c if column.name != "webhook"]
 
 
-def raise_alarms(session: Session, actor: str, lost_s: float) -> None:
-    """Leave an event for every alarm that is new, and for what is over."""
-    spans = {"lost_s": lost_s, "window_s": WINDOW_S}
+def raise_alarms(session: Session, actor: str, lost_s: float, *, returning: bool) -> None:
+    """Leave an event for every alarm that is new, and for what is over. While nodes may be `returning` from where they
+    could not be heard, none is lost that was not lost before.
+    """
+    spans = {"lost_s": lost_s, "window_s": WINDOW_S, "returning": returning}
     for alarm in records(session, StandingAlarm, named("alarms_standing"), **spans):
         of = {"name": alarm.name, "subject": alarm.subject, "project": alarm.project}
         if session.execute(named("alarms_keep"), of).scalar_one():

@@ -28,9 +28,10 @@ from app.services.planning.planning import Leader
 from app.store import webhooks
 from app.store.engine import Database
 from app.store.webhooks import ClaimedDelivery, DeliveryOutcome, DeliveryState
+from app.workers.pace import RETURN_S
 from solvers.cycle.ports import Clock
 from solvers.domain.webhook import Webhook
-from solvers.errors import HeadroomError, InputError
+from solvers.errors import HeadroomError, InputError, TransientError
 
 PUBLIC = "public"
 SENDERS = 64
@@ -225,14 +226,25 @@ class WebhookSender:
         self._clock = clock
         self._networks = networks
         self._secrets = secrets
+        self._term: int | None = None
+        """The fencing token under which every look found the database, and since when."""
+        self._looks_since_ms = 0.0
         self._busy: set[str] = set()
         self._lock = threading.Lock()
         self._ending = threading.Event()
 
     def look(self, leader: Leader) -> None:
         """See what happened, and have it told; returns at once, whoever answers or not. Raises TransientError."""
-        with self._database.transaction() as session:
-            webhooks.raise_alarms(session, leader.holder, LOST_S)
+        now_ms = self._clock.elapsed_ms()
+        if self._term != leader.fencing:
+            self._term, self._looks_since_ms = leader.fencing, now_ms
+        returning = now_ms < self._looks_since_ms + 1000.0 * RETURN_S
+        try:
+            with self._database.transaction() as session:
+                webhooks.raise_alarms(session, leader.holder, LOST_S, returning=returning)
+        except TransientError:
+            self._term = None
+            raise
         with self._database.transaction() as session:
             webhooks.enqueue(session)
         for webhook in self._database.read(webhooks.due):

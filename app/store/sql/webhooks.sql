@@ -24,6 +24,7 @@ WITH served AS (
 SELECT 'node.lost' AS name, 'nodes/' || node_id AS subject, NULL AS project,
        jsonb_build_object('silent_s', round(extract(epoch FROM now() - last_report_at))) AS facts
 FROM node_states WHERE revoked_at IS NULL AND last_report_at < now() - make_interval(secs => :lost_s)
+    AND (NOT :returning OR EXISTS (SELECT FROM alarms WHERE name = 'node.lost' AND subject = 'nodes/' || node_id))
 UNION ALL
 SELECT 'slo.at_risk', 'services/' || project || '/' || name, project,
        jsonb_build_object('attainment', round((good / requests)::numeric, 4), 'objective', objective, 'window_s', :window_s)

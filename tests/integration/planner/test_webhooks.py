@@ -30,12 +30,13 @@ from app.store.events import Event
 from app.workers import webhooks as workers
 from app.workers.solve_pool import SolvePool
 from app.workers.webhooks import SigningSecrets, UntoldError, WebhookNetworks, WebhookSender, post
-from solvers.cycle.ports import Runner
+from solvers.cycle.ports import Clock, Runner
 from solvers.domain.webhook import Webhook
 from solvers.domain.workload import ServiceMode
-from solvers.errors import EngineError, InputError
+from solvers.errors import EngineError, InputError, TransientError
 from solvers.planners.base import PlanRequest, Thought
 from tests.builders import webhook
+from tests.integration.planner.test_leadership import HeldClock
 from tests.integration.planner.test_planning import lead
 from tests.integration.planner.world import World, replica_report
 from tests.unit.app.services.whatif.small_fleet import service
@@ -105,14 +106,18 @@ def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "PAUSE_S_MIN", 0.01)
 
 
-def sender_of(database: Database) -> WebhookSender:
+def sender_of(database: Database, clock: Clock | None = None) -> WebhookSender:
     secrets = SigningSecrets("", {"HEADROOM_WEBHOOK_SECRET_TEST": SECRET})
-    return WebhookSender(database, SystemClock(), LOCAL, secrets)
+    return WebhookSender(database, clock or SystemClock(), LOCAL, secrets)
 
 
 @pytest.fixture
 def sender(world: World) -> Iterator[WebhookSender]:
-    made = sender_of(world.database)
+    """It has led for long."""
+    clock = HeldClock()
+    made = sender_of(world.database, clock)
+    made.look(LEADER)
+    clock.pushed_ms = 60_000.0
     yield made
     made.close()
 
@@ -389,6 +394,39 @@ def test_alarms_are_told_when_they_begin_and_when_they_are_over(world: World, se
         calm(world)
         looked(sender, lambda: [each["event"] for each in receiver.heard] == ["node.lost", "node.returned"])
         assert receiver.heard[1]["facts"] == {}
+
+
+def test_nodes_that_come_back_after_the_database_was_away_are_not_lost_meanwhile(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = HeldClock()
+    sender = sender_of(world.database, clock)
+    world.build()
+    with world.database.transaction() as session:
+        session.execute(text(AWAY))
+
+    def told(after_s: float, leader: Leader = LEADER) -> list[str]:
+        clock.pushed_ms += 1000.0 * after_s
+        sender.look(leader)
+        return [str(name) for name in world.column("SELECT name FROM events WHERE name LIKE 'node.%' ORDER BY id")]
+
+    assert (told(0.0), told(29.0)) == ([], [])
+    with monkeypatch.context() as away:
+        away.setattr(workers.webhooks, "raise_alarms", _away)
+        with pytest.raises(TransientError):
+            sender.look(LEADER)
+    assert (told(2.0), told(29.0)) == ([], [])
+    # A leader looks as long as nobody else led: from the first look of a term.
+    another = replace(LEADER, fencing=2)
+    assert (told(2.0, another), told(29.0, another), told(2.0, another)) == ([], [], ["node.lost"])
+    # What was lost before is lost still, however long nobody looked.
+    calm(world)
+    assert told(300.0, replace(LEADER, fencing=3)) == ["node.lost"]
+    sender.close()
+
+
+def _away(*_: object, **__: object) -> None:
+    raise TransientError("database: connection refused")
 
 
 @pytest.mark.parametrize(
