@@ -199,6 +199,7 @@ class Belief:
         return _moved(self, replace(self.evidence, facts=replace(facts, models=known, gpu_types=types)))
 
 
+Write = Callable[[Session, Mapping[str, object]], None]
 Fit = Callable[[Evidence], Suite]
 """Learns everything from the start. May take minutes; raises HeadroomError or errors of arithmetic."""
 
@@ -227,11 +228,13 @@ class Beliefs:
         self._failed: Digest | None = None
         """Of what could not be learned here."""
         self._is_learning = False
+        self._unstored: tuple[Write, Mapping[str, object]] | None = None
+        """What the database could not take when it was learned."""
 
     def belief(self) -> Belief:
         """What is believed now; it says whether it has learned everything that is stored."""
         with self._changed:
-            return self._present()
+            return self._asked()
 
     def at_hand(self) -> Suite | None:
         """What was believed when somebody asked last; costs nothing, and is None before."""
@@ -243,10 +246,16 @@ class Beliefs:
         TransientError until there is one.
         """
         with self._changed:
-            found = self._present()
+            found = self._asked()
             if self._learned is None:
                 raise TransientError("what was measured is not learned yet; what is seen waits for it")
             return found.suite
+
+    def _asked(self) -> Belief:
+        found = self._present()
+        if self._unstored is not None and self._learns():
+            self._write(*self._unstored)
+        return found
 
     def _present(self) -> Belief:
         evidence: Evidence | None = None
@@ -339,12 +348,14 @@ class Beliefs:
                     self._base = found or _meanwhile(self._learned, evidence, Progress.FAILED)
                 self._taught = None
 
-    def _write(self, write: Callable[[Session, Mapping[str, object]], None], fit: Mapping[str, object]) -> None:
-        """What cannot be stored serves this process all the same."""
+    def _write(self, write: Write, fit: Mapping[str, object]) -> None:
+        """What cannot be stored serves this process all the same; the others once the database is there again."""
+        self._unstored = None
         try:
             with self._database.transaction() as session:
                 write(session, fit)
         except (HeadroomError, ValueError) as error:
+            self._unstored = (write, fit) if isinstance(error, TransientError) else None
             _log.warning("beliefs.unstored", error)
 
 

@@ -169,6 +169,28 @@ def test_what_is_asked_about_is_taken_in_of_many_new_measurements(house: House) 
     assert then.about({(MODEL, GPU_TYPE)}) is then
 
 
+def test_what_was_learned_while_the_database_was_away_is_stored_when_it_is_back(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put, away = profiles.put_fit, threading.Event()
+
+    def put_fit(session: Session, fit: Any) -> None:
+        if away.is_set():
+            raise TransientError("database: connection refused")
+        put(session, fit)
+
+    monkeypatch.setattr(profiles, "put_fit", put_fit)
+    other = Beliefs(house.world.database, learns=lambda: False)
+    house.store(points(GRID))
+    away.set()
+    house.learned()
+    away.clear()
+    assert other.belief().progress is Progress.LEARNING
+    house.beliefs.belief()
+    assert other.belief().progress is Progress.LEARNED
+    assert len(house.slow.asked) == 1
+
+
 def test_what_is_stored_while_learning_is_learned_next(house: House) -> None:
     house.store(points(GRID[:6]))
     house.beliefs.belief()
