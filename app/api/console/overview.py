@@ -110,9 +110,9 @@ def recent_cycles(visit: Visit, lane: Lane | None = None) -> list[dict[str, Any]
     page = visit.services.history.cycles(PageOrder(limit=CYCLES_SHOWN), lane, None)
     return [
         {
-            "at": cycle.started_at, "lane": LANES[cycle.lane], "planner": cycle.planner and planner_text(cycle.planner),
-            "elapsed_ms": cycle.elapsed_ms, "outcome": outcome_text(cycle),
-            "plan": cycle.plan_digest if cycle.generation is not None else None,
+            "id": cycle.id, "at": cycle.started_at, "lane": LANES[cycle.lane],
+            "planner": cycle.planner and planner_text(cycle.planner), "elapsed_ms": cycle.elapsed_ms,
+            "outcome": outcome_text(cycle), "plan": cycle.plan_digest if cycle.generation is not None else None,
         }
         for cycle in page.items
     ]  # fmt: skip

@@ -763,6 +763,16 @@ def test_changes_come_by_themselves_and_disturb_nobody(entrance: Entrance, serve
     expect(visitor.page.get_by_role("link", name=f"{OWN}/new")).to_be_visible()
     kept = "[getSelection().toString(), document.activeElement.ariaLabel, document.activeElement.scrollLeft]"
     assert visitor.page.evaluate(kept) == [selected, "Services", 60]
+    # What has the focus stays the same, whatever comes before it and wherever it goes.
+    visitor.open("/services?sort=-rate_rps")
+    visitor.link().to_have_text("live")
+    link = visitor.page.get_by_role("link", name=f"{OWN}/vision")
+    link.focus()
+    served.house.change("UPDATE rate_samples SET service = 'demo/new' WHERE service = 'demo/vision'")
+    add_service(served, "newer")
+    expect(visitor.page.get_by_role("link", name=f"{OWN}/newer")).to_be_visible()
+    expect(visitor.page.locator("tbody tr").first).to_contain_text(f"{OWN}/new")
+    expect(link).to_be_focused()
 
 
 SHARE = """

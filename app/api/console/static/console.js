@@ -87,11 +87,14 @@
   }
   function adopt(old, fresh) {
     const next = Array.from(fresh.childNodes);
-    const named = (nodes, from, id) => id && Array.from(nodes).slice(from).some((node) => node.id === id);
+    const named = (nodes, from, id) => id && Array.from(nodes).slice(from).find((node) => node.id === id);
     next.forEach(function (node, index) {
-      // What has a name stays itself where others came or went before it.
-      while (named(old.childNodes, index + 1, node.id) && old.childNodes[index].id !== node.id) old.childNodes[index].remove();
-      const now = old.childNodes[index];
+      const at = () => old.childNodes[index];
+      // What has a name stays itself, with the focus that it may have, where others came, went or changed places before it.
+      const own = at()?.id !== node.id && named(old.childNodes, index + 1, node.id);
+      while (own && at() !== own && !named(next, index + 1, at().id)) at().remove();
+      if (own && at() !== own) old.moveBefore ? old.moveBefore(own, at()) : old.insertBefore(own, at());
+      const now = at();
       if (now && now.id !== node.id && named(next, index + 1, now.id)) now.before(node);
       else if (now) become(now, node);
       else old.append(node);
