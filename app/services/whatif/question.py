@@ -26,7 +26,7 @@ from solvers.domain.snapshot import Snapshot
 from solvers.domain.value import value, within
 from solvers.errors import FieldError
 from solvers.models.options import Beliefs
-from solvers.models.worth import billed_part
+from solvers.models.worth import billed_part, worth_of
 from solvers.problems.fleet import open_fleet
 from solvers.problems.needs import Need, needs_of
 
@@ -80,7 +80,7 @@ class Advice:
     bound_usd_per_h: float | None
     gap_pct: float | None
     saved_usd_per_h: float
-    """How much less the plan costs, what it pays for the new devices included."""
+    """How much less the plan costs, what it pays for the new devices included, and how much more its jobs are worth."""
     charged_usd_per_h: float
     """What the plan pays for the new devices."""
     breakeven_usd_per_h: float
@@ -222,7 +222,10 @@ class _Advisor:
         made = planned_beside(self.made.plan, standing_on(grown, self.made.plan), self.question, self.asking)
         after = outcome_of(made)
         charged, used = _charged_usd_per_h(made, {item.id for item in picture.devices})
-        saved = before.cost_usd_per_h - after.cost_usd_per_h
+        # What jobs leave undone is by the fastest GPU of a fleet: of both plans, by that of the grown one.
+        asked, plan = request_of(grown, self.question), self.made.plan
+        undone = worth_of(grown, asked.movable, plan.assignments, plan.settings).objective.waiting_usd_per_h
+        saved = before.cost_usd_per_h + undone - after.cost_usd_per_h - after.waiting_usd_per_h
         price = row.usd_per_h * devices
         return record_of(
             Advice,

@@ -647,6 +647,7 @@ def test_a_question_has_its_answers_side_by_side_and_an_address(operator: Visito
     # Whoever asked by the keyboard goes on from there to the answers.
     assert (visitor.focused(), visitor.tab()) == ("Plan them", "Answers")
     assert visitor.row("GPUs in use, of all")[2].endswith("/ 2")
+    assert visitor.row("worth of jobs undone, $/h")[1:] == ["0.02"] * 3
     assert "gpus1=1" in visitor.page.url
 
 

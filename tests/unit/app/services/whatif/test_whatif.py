@@ -147,6 +147,26 @@ def test_advice_for_a_short_fleet_gains_what_a_device_can_serve() -> None:
     assert only.saved_usd_per_h == pytest.approx(found.before.cost_usd_per_h - only.cost_usd_per_h)
 
 
+@pytest.mark.parametrize(("gpu_type", "worth_usd_per_h"), [("t4", 8.0), ("v100", 20.0)])
+def test_advice_counts_what_jobs_do_as_plans_do(gpu_type: str, worth_usd_per_h: float) -> None:
+    # One more GPU costs more, and lets a job run that waited; how much of it runs there is by the type's speed.
+    picture = builders.snapshot(
+        [builders.device("a", 0, "t4")],
+        [builders.service(rate_rps_declared=150.0)],
+        policy=GREEDY,
+        gpu_types=(builders.gpu_type("t4"), builders.gpu_type("v100")),
+        profiles=[builders.profile(type_name="t4"), builders.profile(type_name="v100")],
+        jobs=[builders.job(value_usd_per_h=20.0, share_pct_sm_min=80, gpu_types_allowed=(GpuTypeName(gpu_type),))],
+    )
+    found = asked(picture, question(advise=2)).advised
+    assert found is not None
+    tried = {item.gpu_type: item for item in found.advice}[GpuTypeName(gpu_type)]
+    assert tried.cost_usd_per_h > found.before.cost_usd_per_h
+    saved = found.before.cost_usd_per_h - tried.cost_usd_per_h + worth_usd_per_h
+    assert tried.saved_usd_per_h == pytest.approx(saved)
+    assert tried.breakeven_usd_per_h == pytest.approx(saved + tried.charged_usd_per_h)
+
+
 def test_who_is_short_is_told_why() -> None:
     found = asked(FULL, question(Changes(rates=(RateChange(service=FULL.services[0].id, factor=2.0),)))).simulation
     assert found is not None
