@@ -79,12 +79,16 @@ def deaf(sight: DatabaseSight, report_interval_s: float) -> bool:
     return sight.hearing.unheard_s > MISSED * report_interval_s
 
 
+def heard(sight: DatabaseSight) -> int:
+    """How many nodes are heard, by the least patient policy."""
+    return min(map(len, sight.live_nodes), default=0)
+
+
 def incomplete(sight: DatabaseSight, deaf_at_s: float | None, now_s: float) -> bool:
     """Whether some nodes are heard and others are not because we were deaf a moment ago: they fall silent one after the
     other as their last reports age, and come back one after the other. None of them is lost for that.
     """
-    heard = min(map(len, sight.live_nodes), default=0)
-    return deaf_at_s is not None and now_s < deaf_at_s + RETURN_S and 0 < heard < sight.hearing.nodes
+    return deaf_at_s is not None and now_s < deaf_at_s + RETURN_S and 0 < heard(sight) < sight.hearing.nodes
 
 
 def remember(sight: DatabaseSight, records: Sequence[CycleRecord], now_s: float) -> CycleMemory:

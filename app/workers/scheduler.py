@@ -46,6 +46,7 @@ from app.workers.pace import (
     DatabaseSight,
     cause_of,
     deaf,
+    heard,
     incomplete,
     remember,
     remember_failure,
@@ -446,7 +447,9 @@ class PlannerWorker:
                 before: CycleMemory = self._memory
                 # Should this cycle never return to us, the next one waits as after a failure.
                 self._memory = remember_failure(sight, before, self._parts.clock.now_s())
-                records = self._parts.planning.run_lanes(leader)
+                # The picture is taken later than this look, and may show the first that come back.
+                nobody = sight.hearing.nodes > 0 and heard(sight) == 0
+                records = self._parts.planning.run_lanes(leader, deaf=nobody)
                 self._parts.told.planned(records)
                 self._memory = remember(sight, records, self._parts.clock.now_s())
         finally:

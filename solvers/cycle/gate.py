@@ -119,7 +119,7 @@ def _staleness(case: GateCase, plan: Plan, *, demand_matters: bool) -> dict[Hold
     node_of: dict[DeviceId, NodeId] = {device.id: device.node for device in case.snapshot.devices}
     used = {node_of[item.device] for item in plan.assignments if item.workload in movable and item.device in node_of}
     ages = {status.node: status.age_s for status in case.snapshot.node_statuses}
-    deaf = len(silent_nodes(case.snapshot)) == len(case.snapshot.nodes)
+    deaf = case.order.deaf or len(silent_nodes(case.snapshot)) == len(case.snapshot.nodes)
     if deaf:
         used |= {node_of[item.device] for item in case.snapshot.target.assignments if item.device in node_of}
     facts: list[Fact] = []

@@ -47,6 +47,8 @@ class CycleOrder:
     beside: Lane | None = None
     """A wider lane that sees the same picture: planners are asked for it first, and where their answer leaves alone
     what this lane may not move, it is this lane's answer too."""
+    deaf: bool = False
+    """No node was heard when it was to begin: the first that come back are no sign that the others are lost."""
 
 
 def movable_workloads(snapshot: Snapshot, lane: Lane) -> tuple[WorkloadId, ...]:

@@ -289,9 +289,10 @@ class Planning:
 
     # -- the leader ---------------------------------------------------------------------------------------------------
 
-    def run_lanes(self, leader: Leader) -> tuple[CycleRecord, ...]:
-        """One cycle in every lane that has workloads of its own; the acting lane first. Raises TransientError,
-        LeaseLostError, InvariantError; the cycle that raised is marked aborted, at once where the process ends.
+    def run_lanes(self, leader: Leader, *, deaf: bool = False) -> tuple[CycleRecord, ...]:
+        """One cycle in every lane that has workloads of its own; the acting lane first. `deaf` as in `CycleOrder`.
+        Raises TransientError, LeaseLostError, InvariantError; the cycle that raised is marked aborted, at once where
+        the process ends.
         """
         lanes, seed = self._prepare(leader)
         if self._parts.beliefs is not None and not lanes:
@@ -302,7 +303,9 @@ class Planning:
             beside = Lane.APPROVE if lane is Lane.ACT and Lane.APPROVE in lanes else None
             if lane is Lane.APPROVE and records and records[0].asked and records[0].generation is not None:
                 continue  # asked together: nothing of it was for people to decide
-            records.append(self._lead(leader, lane, seed, beside, sight))
+            new = self._new(lane, leader.holder, leader.fencing)
+            order = replace(self._order(new, seed), beside=beside, deaf=deaf)
+            records.append(self._lead(leader, new, order, sight))
             if records[-1].generation is not None:
                 sight.renew()
         self._note_waiting(records)
@@ -383,14 +386,13 @@ class Planning:
     def _pass(self) -> LanePass:
         return LanePass(self._observer, self._parts.runner, StoreMemory(self._parts.database))
 
-    def _lead(self, leader: Leader, lane: Lane, seed: int, beside: Lane | None, sight: LanePass) -> CycleRecord:
-        new = self._new(lane, leader.holder, leader.fencing)
+    def _lead(self, leader: Leader, new: NewCycle, order: CycleOrder, sight: LanePass) -> CycleRecord:
         self._unended.add(new.id)
-        with bound(cycle=new.id, lane=lane.value):
+        with bound(cycle=new.id, lane=new.lane.value):
             journal = LeaderJournal(self._parts.database, self._parts.cluster, new)
             author = Author(name=leader.holder, fencing=leader.fencing)
             try:
-                record = self._run(journal, author, replace(self._order(new, seed), beside=beside), sight)
+                record = self._run(journal, author, order, sight)
             except EndingError:
                 with self._parts.database.transaction() as session:
                     cycles.abort(session, new.id)

@@ -12,6 +12,7 @@ import pytest
 from app import bootstrap
 from app.bootstrap import build_planner
 from app.settings import Settings
+from app.workers.pace import CycleCause
 from app.workers.scheduler import PlannerWorker
 from app.workers.solve_pool import PoolLimits, SolvePool
 from solvers.domain.evidence import SilentReporter
@@ -158,6 +159,24 @@ def test_nodes_that_come_back_to_us_one_after_the_other_are_not_lost(world: Worl
     worker._place(leader)
     assert settled(world) > before
     assert generation(world) == 1
+
+
+def test_who_comes_back_while_a_cycle_begins_leaves_the_others_unlost(world: World, start: Start) -> None:
+    world.build()
+    worker = start()
+    wait_until(lambda: generation(world) == 1, "the first plan")
+    leader = worker._leader()
+    assert leader is not None
+    settled(world)
+    world.rows("UPDATE node_states SET last_report_at = now() - interval '1 day' RETURNING 1")
+    nobody = worker._look()
+    before = settled(world)
+    # The cycle's own picture is taken later than the look that caused it: everything stands on the other node.
+    world.report("b")
+    worker._cycle(leader, CycleCause.RETRY, nobody)
+    assert settled(world) > before
+    newest = "SELECT decision -> 'reasons' FROM cycles WHERE state = 'closed' ORDER BY ended_at DESC LIMIT 1"
+    assert world.column(newest) == [["stale_data"]]
 
 
 def test_nothing_new_causes_no_cycle(world: World, start: Start) -> None:
