@@ -125,7 +125,8 @@ def write_whole(path: Path, text: str) -> bool:
 # --- Watching: a thread that follows the API's stream, and what is believed of it
 
 
-EMPTY_HOLD_S = 15.0
+EMPTY_HOLD_S = 35.0
+"""Agents that found nobody for long call again within half a minute of when somebody answers."""
 _BACKOFF_S_MIN, _BACKOFF_S_MAX = 0.2, 5.0
 Watch = Callable[[str], Iterator[Document]]
 

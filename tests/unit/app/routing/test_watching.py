@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from agents.loop.uplink import BACKOFF_S_MAX
 from app.logs import EventLog
 from app.routing.routes import EMPTY_HOLD_S, HeldRoutes, NewestRoutes, RouteServer, ServiceRoutes, Watcher
 from headroom_client import ApiError, Client, UnreachableError
@@ -32,17 +33,18 @@ def routes(*ports: int) -> ServiceRoutes:
 
 
 def test_that_nobody_serves_is_believed_after_a_while_only() -> None:
+    assert EMPTY_HOLD_S > BACKOFF_S_MAX, "agents that found nobody may take so long to call again"
     held = HeldRoutes()
     assert held.believe({SERVICE: routes()}, 0.0) == {SERVICE: routes()}
     assert held.believe({SERVICE: routes(1)}, 1.0) == {SERVICE: routes(1)}
     assert held.believe({SERVICE: routes()}, 2.0) == {SERVICE: routes(1)}
     assert held.believe({SERVICE: routes()}, 2.0 + EMPTY_HOLD_S - 0.1) == {SERVICE: routes(1)}
     assert held.believe({SERVICE: routes()}, 2.0 + EMPTY_HOLD_S) == {SERVICE: routes()}
-    assert held.believe({SERVICE: routes(2)}, 30.0) == {SERVICE: routes(2)}
+    assert held.believe({SERVICE: routes(2)}, 3.0 + EMPTY_HOLD_S) == {SERVICE: routes(2)}
     # A while begins anew whenever somebody served in between.
-    assert held.believe({SERVICE: routes()}, 31.0) == {SERVICE: routes(2)}
-    assert held.believe({SERVICE: routes(3)}, 40.0) == {SERVICE: routes(3)}
-    assert held.believe({SERVICE: routes()}, 41.0 + EMPTY_HOLD_S - 0.1) == {SERVICE: routes(3)}
+    assert held.believe({SERVICE: routes()}, 4.0 + EMPTY_HOLD_S) == {SERVICE: routes(2)}
+    assert held.believe({SERVICE: routes(3)}, 9.0 + EMPTY_HOLD_S) == {SERVICE: routes(3)}
+    assert held.believe({SERVICE: routes()}, 10.0 + 2 * EMPTY_HOLD_S - 0.1) == {SERVICE: routes(3)}
 
 
 def test_that_a_service_is_gone_is_believed_at_once() -> None:
