@@ -84,6 +84,8 @@ class LeaseKeeper:
     def __init__(self, database: Database, clock: Clock, holder: str, ttl_s: float) -> None:
         self.holder = holder
         self.when_acquired: Callable[[], object] = lambda: None
+        self.unreached_at_s: float | None = None
+        """When the database did not answer last."""
         self._database = database
         self._clock = clock
         self._ttl_s = ttl_s
@@ -120,6 +122,7 @@ class LeaseKeeper:
             try:
                 pause_s = min(pause_s, self._renew())
             except HeadroomError as error:
+                self.unreached_at_s = self._clock.now_s()
                 _lease_log.warning("lease.unreachable", error, holder=self.holder)
             except Exception as error:  # noqa: BLE001 - the keeper must outlive any surprise; leadership runs out meanwhile
                 _lease_log.error("lease.failed", error, holder=self.holder)
@@ -436,7 +439,9 @@ class PlannerWorker:
         return sight
 
     def _cycle(self, leader: Leader, cause: CycleCause, sight: DatabaseSight) -> None:
-        if incomplete(sight, self._deaf_at_s, self._parts.clock.now_s()):
+        # Who cannot ask the database does not see that nobody is heard.
+        deaf_at_s = max(filter(None, (self._deaf_at_s, self._parts.keeper.unreached_at_s)), default=None)
+        if incomplete(sight, deaf_at_s, self._parts.clock.now_s()):
             # Whoever watches looks again in a moment.
             return
         # While a cycle runs, whatever else is noticed is left to it or to the next look.

@@ -12,13 +12,14 @@ import pytest
 from app import bootstrap
 from app.bootstrap import build_planner
 from app.settings import Settings
+from app.store import targets
 from app.workers.pace import CycleCause
 from app.workers.scheduler import PlannerWorker
 from app.workers.solve_pool import PoolLimits, SolvePool
 from solvers.domain.evidence import SilentReporter
 from solvers.domain.ids import NodeId, PolicyName
 from solvers.domain.policy import CostBasis, Pool
-from solvers.errors import EngineError
+from solvers.errors import EngineError, TransientError
 from solvers.planners.base import PlanRequest, Thought
 from tests.integration.planner.world import World, check_history
 from tests.unit.app.services.whatif.small_fleet import SWIFT, service
@@ -177,6 +178,36 @@ def test_who_comes_back_while_a_cycle_begins_leaves_the_others_unlost(world: Wor
     assert settled(world) > before
     newest = "SELECT decision -> 'reasons' FROM cycles WHERE state = 'closed' ORDER BY ended_at DESC LIMIT 1"
     assert world.column(newest) == [["stale_data"]]
+
+
+def test_nodes_that_come_back_after_the_database_was_away_are_not_lost(
+    world: World, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it is away nobody can look, and see that no node is heard."""
+
+    def away(*_: object) -> None:
+        raise TransientError("database: connection refused")
+
+    world.build()
+    worker = start()
+    wait_until(lambda: generation(world) == 1, "the first plan")
+    with monkeypatch.context() as patched:
+        patched.setattr(targets, "acquire_lease", away)
+        wait_until(lambda: worker._parts.keeper.unreached_at_s is not None, "it is noticed")
+    wait_until(worker._leader, "it leads")
+    leader = worker._leader()
+    assert leader is not None
+    before = settled(world)
+    world.report("b")
+    world.rows("UPDATE node_states SET last_report_at = now() - interval '1 day' WHERE node_id = 'a' RETURNING 1")
+    for _ in range(3):
+        worker._watch(leader)
+        worker._place(leader)
+    assert settled(world) == before
+    world.report("a")
+    worker._place(leader)
+    assert settled(world) > before
+    assert generation(world) == 1
 
 
 def test_nothing_new_causes_no_cycle(world: World, start: Start) -> None:
