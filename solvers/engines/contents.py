@@ -128,8 +128,6 @@ class Contents:
         works, pools = problem.workloads, problem.pools
         self.problem, self.lanes = problem, lanes
         self.width = max((pool.clients for pool in pools), default=1)
-        percent = np.arange(WHOLE_PCT + 1) / WHOLE_PCT
-        self.press = problem.pressure[:, :, None] * percent ** problem.exponent[:, :, None]
         mean_ms = np.ascontiguousarray(problem.mean_ms)
         start = np.cumsum([0, *(len(items) for items in problem.foes)]).astype(np.int64)
         avoids = np.array([other for items in problem.foes for other in items], dtype=np.int64)
@@ -137,7 +135,7 @@ class Contents:
         self.record = Record(
             len(pools), problem.kinds, len(problem.pressure), len(problem.variants), len(works),
             len(problem.shares_pct), len(problem.batches), self.width,
-            mean_ms, tail_ms, problem.power_w, problem.memory_mib, self.press, problem.sensitivity, problem.crowd,
+            mean_ms, tail_ms, problem.power_w, problem.memory_mib, problem.press, problem.sensitivity, problem.crowd,
             problem.batches.astype(np.float64), problem.shares_pct, problem.kind_pool, problem.kind_table,
             problem.variant_workload, problem.allowed,
             _reals([item.memory_mib for item in pools]), _reals([item.idle_w for item in pools]),
@@ -216,7 +214,7 @@ class Contents:
     def _prepared(self) -> Record:
         if self._tables is None:
             problem = self.problem
-            rates = [np.zeros(self.press.shape) for _ in range(3)]
+            rates = [np.zeros(problem.press.shape) for _ in range(3)]
             self._speeds = (np.zeros(problem.mean_ms.shape), np.zeros(problem.mean_ms.shape))
             order = np.argsort(problem.variant_workload, kind="stable")
             self._tables = Record(int(problem.shares_pct[0]), self._highest(), order, *rates, *self._speeds)

@@ -360,21 +360,27 @@ class JointProblem:
 
     def of_variants(self, chosen: Whole) -> JointProblem:
         """With some of the variants only; workloads and pools as they are."""
-        mean_ms = self.mean_ms[:, chosen]
+        mean_ms = self.mean_ms.take(chosen, axis=1)
         return replace(
             self,
             variants=tuple(self.variants[number] for number in chosen.tolist()),
             mean_ms=mean_ms,
-            tail_ms=mean_ms if self.tail_ms is self.mean_ms else self.tail_ms[:, chosen],
-            power_w=self.power_w[:, chosen],
-            memory_mib=self.memory_mib[:, chosen],
-            pressure=self.pressure[:, chosen],
-            exponent=self.exponent[:, chosen],
-            sensitivity=self.sensitivity[:, chosen],
-            crowd=self.crowd[:, chosen],
-            billed_mib=None if self.billed_mib is None else self.billed_mib[:, chosen],
-            allowed=self.allowed[:, chosen],
+            tail_ms=mean_ms if self.tail_ms is self.mean_ms else self.tail_ms.take(chosen, axis=1),
+            power_w=self.power_w.take(chosen, axis=1),
+            memory_mib=self.memory_mib.take(chosen, axis=1),
+            pressure=self.pressure.take(chosen, axis=1),
+            exponent=self.exponent.take(chosen, axis=1),
+            sensitivity=self.sensitivity.take(chosen, axis=1),
+            crowd=self.crowd.take(chosen, axis=1),
+            billed_mib=None if self.billed_mib is None else self.billed_mib.take(chosen, axis=1),
+            allowed=self.allowed.take(chosen, axis=1),
         )
+
+    @cached_property
+    def press(self) -> Floats:
+        """Table x variant x whole percent of the device: how much a replica presses on the others."""
+        percent = np.arange(WHOLE_PCT + 1) / WHOLE_PCT
+        return np.asarray(self.pressure[:, :, None] * percent ** self.exponent[:, :, None])
 
     @cached_property
     def idle_usd(self) -> Floats:

@@ -93,13 +93,15 @@ DUST = 1e-6
 PART_PROVEN = 0.005
 """Of what devices cost: where duals are not the best ones, to look closer is worth nothing."""
 SINGLES_MAX = 30_000
-"""Replicas looked at one by one at every percent; of more, at shares that are"""
+"""Replicas looked at one by one at every percent; of more, at some shares."""
+AT_ONCE_MAX = 50_000
+"""Replicas whose columns are laid out at a time, for the sake of memory."""
 ALONE_MAX = 60_000
 """Replicas alone that are looked at to see what a device carries."""
 FAR = 0.5
 """Of the cost: a bound below says that prices are no good, and single replicas may prove more."""
 APART = 1.15
-"""times as large as the one before."""
+"""Some shares: each so many times as large as the one before."""
 RATE_STEPS = 400
 """For each e-fold: what branching asks for is a whole number of them, rounded down."""
 MORE, HARDER, NEAR_ENOUGH = 1.02, 1.4, 0.01
@@ -397,7 +399,9 @@ class _Glance:
         """What these duals prove at a glance: they price neither devices nor what limits them."""
         problem, rows, judged = self.problem.problem, self.rows, self.alone
         pool = problem.kind_pool[judged.rows.kind]
-        worth, (most, dense) = -rows.reduced(rows.columns(judged), duals), np.zeros((2, len(problem.pools)))
+        parts = (judged.take(np.s_[at : at + AT_ONCE_MAX]) for at in range(0, len(judged), AT_ONCE_MAX))
+        worth = -np.concatenate([np.zeros(0), *(rows.reduced(rows.columns(part), duals) for part in parts)])
+        most, dense = np.zeros((2, len(problem.pools)))
         np.maximum.at(most, pool, worth)
         np.maximum.at(dense, pool, worth / self.low_pct)
         clients = np.array([item.clients for item in problem.pools])

@@ -261,7 +261,7 @@ def assemble(picture: Snapshot, fleet: Fleet, pools: Pools, left: tuple[Left, ..
         exponent=exponent,
         sensitivity=sensitivity,
         crowd=crowd,
-        allowed=draft.allowed[:, columns],
+        allowed=draft.allowed.take(columns, axis=1),
         caps=pools.caps,
         quotas=tuple((name, max(0.0, gpus)) for name, gpus in sorted(fleet.quota_left.items()) if name in asking),
         usd_per_wh=policy.usd_per_wh(picture.taken_at_s),

@@ -83,7 +83,7 @@ class Arrays:
         """Of these models or variants."""
         cells = ("mean_ms", "tail_ms", "power_w", "memory_mib", "used_mib")
         chosen = np.asarray(rows, dtype=np.int64)
-        return replace(self, **{name: getattr(self, name)[:, chosen] for name in cells})
+        return replace(self, **{name: getattr(self, name).take(chosen, axis=1) for name in cells})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

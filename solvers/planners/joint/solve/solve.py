@@ -309,10 +309,12 @@ def solve(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layou
     rounds, the relaxed optimum (over the patterns found, so no bound), seconds by phase, and whether the first answer
     was the best. Raises EngineError when an engine breaks.
     """
-    groups = groups_of(problem) if len(problem.workloads) > WORKLOADS_MAX else ()
-    done = [GroupLayout(group=group, layout=first_layout(group.problem, deadline.time_left_s)) for group in groups]
-    master = Master(problem, Judge(problem))
-    first = together(done) if groups else first_layout(problem, deadline.time_left_s, master)
+    done = [
+        GroupLayout(group=group, layout=first_layout(group.problem, deadline.time_left_s))
+        for group in (groups_of(problem) if len(problem.workloads) > WORKLOADS_MAX else ())
+    ]
+    groups, master = len(done), None if done else Master(problem, Judge(problem))
+    first = together(done) if master is None else first_layout(problem, deadline.time_left_s, master)
     facts = {"first_s": deadline.elapsed_s, "first_usd_per_h": first.value(problem)}
     if len(first.patterns) <= FIRST_PATTERNS_MAX:
         first = improved_at_once(Judge(problem), first)
@@ -329,10 +331,13 @@ def solve(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layou
         if listed is not None:
             proven_usd = listed.bound_usd_per_h
             begin = min(begin, listed, key=partial(worth_of, problem, order))
-    found = _grouped(problem, order, done, deadline) if groups else _whole(problem, order, begin, deadline, master)
+    if master is None:
+        found = _grouped(problem, order, done, deadline)
+    else:
+        found = _whole(problem, order, begin, deadline, master)
     best = min(found, begin, key=partial(worth_of, problem, order))
     bounds = [usd for usd in (found.bound_usd_per_h, proven_usd) if usd is not None]
-    facts |= found.facts | {"first_won": float(best is first), "groups": float(len(groups) or 1)}
+    facts |= found.facts | {"first_won": float(best is first), "groups": float(groups or 1)}
     best = replace(found, patterns=best.patterns, counts=best.counts)
     return replace(best, bound_usd_per_h=max(bounds, default=None), facts=facts)
 
@@ -443,6 +448,7 @@ def _grouped(problem: JointProblem, order: SolveOrder, done: list[GroupLayout], 
             merged = replace(merged, patterns=fixed.patterns, counts=fixed.counts)
         charge(deadline, within)
     patterns = [item.patterns for item in done if item.patterns is not None]
+    done.clear()  # what follows needs the room
     return _proven_together(problem, merged, patterns, deadline) if deadline.left_part > END else merged
 
 

@@ -337,3 +337,28 @@ def test_child_dies_with_a_killed_parent(tmp_path: Path) -> None:
         parent.wait()
         parent.stdout.close()
     wait_until(lambda: gone(child))
+
+
+KEEPS = """
+import sys
+import numpy as np
+from app.workers.solve_pool import keep_little
+if sys.argv[1] == "little":
+    keep_little()
+for _ in range(3):
+    np.ones(1 << 20)  # the C library takes what is freed for a sign of what is large
+large, small = [], []
+for _ in range(100):
+    large.append(np.ones(3 << 17))
+    small.append(bytearray(2_000))
+large.clear()
+print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmRSS")))
+"""
+
+
+def test_what_a_solve_has_freed_goes_back() -> None:
+    kept_mib = {}
+    for how in ("little", "much"):
+        done = subprocess.run([sys.executable, "-c", KEEPS, how], capture_output=True, text=True, check=True)
+        kept_mib[how] = int(done.stdout) / 1024
+    assert (kept_mib["little"] < 100, kept_mib["much"] > 300) == (True, True), kept_mib

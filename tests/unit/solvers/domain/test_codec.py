@@ -166,3 +166,13 @@ def test_a_digest_found_elsewhere_is_waited_for_once_and_for_that_picture_alone(
     assert waited == [one]
     assert picture_digest(other) == digest(other)
     assert picture_digest(one) == digest(one)
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3])
+def test_long_lists_written_some_at_a_time_are_the_same_text(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+    picture = builders.lab([builders.service()])
+    whole = json.dumps(to_plain(picture), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    monkeypatch.setattr("solvers.domain.codec.AT_ONCE", at_once)
+    assert canonical_json(picture) == whole
+    mixed = f"[{canonical_json(picture.services)},[],[1,2.5,null]]"
+    assert canonical_json((picture.services, (), (1.0, 2.5, None))) == mixed
