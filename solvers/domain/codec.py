@@ -84,13 +84,14 @@ def canonical_json(item: object) -> str:
 
 def _pieces(item: object) -> Iterator[str]:
     """Long lists some at a time: as plain data they take many times the room that they take as text."""
+    kind: type = type(item)
     if isinstance(item, tuple | list) and len(item) > AT_ONCE:
         yield "["
         for at in range(0, len(item), AT_ONCE):
             yield ("," if at else "") + _text(_list_of(item[at : at + AT_ONCE]))[1:-1]
         yield "]"
-    elif (names := _field_names(type(item))) is not None:
-        late = (name for name, default in _late_fields(type(item)) if getattr(item, name) != default)
+    elif (names := _field_names(kind)) is not None:
+        late = (name for name, default in _late_fields(kind) if getattr(item, name) != default)
         yield "{"
         for number, name in enumerate(sorted((*names, *late))):
             yield f'{"," if number else ""}"{name}":'

@@ -16,9 +16,9 @@ from solvers.domain.device import Device
 from solvers.domain.evidence import Candidate, Fact, Reason, ReasonCode, Relaxation, Resource, ShadowPrice
 from solvers.domain.ids import WorkloadId
 from solvers.domain.ownership import Owners
-from solvers.domain.plan import Assignment, PlannerEnding
+from solvers.domain.plan import Assignment, PlannerEnding, Unplaced
 from solvers.domain.policy import Term
-from solvers.domain.workload import ServiceMode
+from solvers.domain.workload import ServiceMode, WorkloadKind
 from solvers.planners.registry import pursued
 
 _REASONS: Mapping[ReasonCode, str] = {
@@ -71,14 +71,19 @@ def answered_words(found: Authorship) -> str:
     return "; ".join((said, *found.failures))
 
 
-def given_words(assignments: Iterable[Assignment], *, pooled: bool) -> str:
-    """What a bound takes as given: what its lane may not move, and where each pool plans for itself, who has which
-    GPUs.
+def given_words(assignments: Sequence[Assignment], unplaced: Iterable[Unplaced], *, pooled: bool) -> str:
+    """What a bound takes as given: what its lane may not move, where each pool plans for itself who has which GPUs, and
+    how much its jobs do: a plan that trains less may be cheaper by more than that is worth.
     """
+    kinds = {item.kind for item in assignments} | {item.kind for item in unplaced}
     held = {item.workload for item in assignments if any(why.code is ReasonCode.PINNED_BY_MODE for why in item.reasons)}
     one = "1 workload that is not on auto left as it is"
     several = f"{len(held)} workloads that are not on auto left as they are"
-    return (" of its pools" if pooled else "") + (f" with {one if len(held) == 1 else several}" if held else "")
+    return (
+        (" of its pools" if pooled else "")
+        + (" that trains as much" if WorkloadKind.JOB in kinds else "")
+        + (f" with {one if len(held) == 1 else several}" if held else "")
+    )
 
 
 def gap_words(cost_usd_per_h: float | None, bound_usd_per_h: float | None, given: str) -> str:

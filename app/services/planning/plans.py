@@ -266,7 +266,7 @@ def known(session: Session, cluster: str, *items: PlanSummary, fresh: bool = Fal
 
 def _gap_told(summary: PlanSummary, plan: Plan, proven: Proven | None) -> str:
     """`proven`: what was seen since, of a plan that stands."""
-    given = given_words(plan.assignments, pooled=bool(plan.parts))
+    given = given_words(plan.assignments, plan.unplaced, pooled=bool(plan.parts))
     if proven is not None and summary.cost_usd_per_h is not None:
         return gap_words(proven.usd_per_h, proven.bound_usd_per_h, given)
     return gap_words(summary.cost_usd_per_h, summary.bound_usd_per_h, given)

@@ -367,7 +367,7 @@ def _declared(session: Session, cluster: str, mark: _WhenDeclared) -> _KeptDecla
         silent_s=read_policy(session).device_silent_after_s,
         target=target,
         summary=summary,
-        given=given_words(target.assignments, pooled=bool(standing.parts)),
+        given=given_words(target.assignments, mark.short, pooled=bool(standing.parts)),
         short=short_lines(target.assignments, gaps(there, None, pools if owners.bound else None)),
         owners=owners,
         standing=standing,

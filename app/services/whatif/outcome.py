@@ -123,7 +123,7 @@ def outcome_of(made: Made) -> Outcome:
         gap_told=gap_words(
             plan.objective.cost_usd_per_h,
             plan.bound_usd_per_h,
-            given_words(plan.assignments, pooled=bool(plan.parts)),
+            given_words(plan.assignments, plan.unplaced, pooled=bool(plan.parts)),
         ),
         workloads_short=len(plan.unplaced),
         rate_rps_short=sum(item.rate_rps_short for item in plan.unplaced),

@@ -20,9 +20,9 @@ from app.services.explaining.sentences import (
 from solvers.cycle.owners import KNOBS, StandingOwners, knob_owners
 from solvers.cycle.record import HoldReason
 from solvers.domain.evidence import Fact, Reason, ReasonCode
-from solvers.domain.ids import DeviceId, NodeId, PolicyName
+from solvers.domain.ids import DeviceId, NodeId, PolicyName, WorkloadId
 from solvers.domain.ownership import Owners, owners_of
-from solvers.domain.plan import Assignment, PlanPart
+from solvers.domain.plan import Assignment, PlanPart, Unplaced
 from solvers.domain.policy import Objective, Policy, Pool, Term
 from solvers.domain.workload import ServiceMode, WorkloadKind
 from solvers.planners.writer import pinned_as
@@ -175,11 +175,15 @@ def test_a_gap_says_which_plans_it_is_among() -> None:
     free = builders.assignment("demo/free#0", on)
     pinned = [pinned_as(builders.assignment(f"demo/{name}#0", on)) for name in ("held", "kept")]
     one = " with 1 workload that is not on auto left as it is"
-    assert given_words([free, pinned[0], pinned[0]], pooled=False) == one
+    assert given_words([free, pinned[0], pinned[0]], (), pooled=False) == one
     several = " with 2 workloads that are not on auto left as they are"
-    assert given_words(pinned, pooled=True) == f" of its pools{several}"
+    assert given_words(pinned, (), pooled=True) == f" of its pools{several}"
     # Staying for other reasons than its mode takes nothing as given.
-    assert not given_words([free, pinned_as(free, ReasonCode.KEPT_STANDING)], pooled=False)
+    assert not given_words([free, pinned_as(free, ReasonCode.KEPT_STANDING)], (), pooled=False)
+    waits = Unplaced(kind=WorkloadKind.JOB, workload=WorkloadId("demo/tune"), rate_rps_short=0.0, reasons=())
+    runs = replace(free, kind=WorkloadKind.JOB)
+    assert given_words([free], [waits], pooled=False) == given_words([runs], (), pooled=False) == " that trains as much"
+    assert given_words([*pinned, runs], (), pooled=True) == f" of its pools that trains as much{several}"
     above = "at most 0.2 % above the optimum"
     assert gap_words(5.41, 5.4, "") == f"{above}, which costs $5.40/h or more"
     assert gap_words(5.41, 5.4, one) == f"{above}{one}, which costs $5.40/h or more"
