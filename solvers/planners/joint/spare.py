@@ -214,21 +214,27 @@ def _exchange(seats: Seats, contents: Contents, at: tuple[int, ...]) -> tuple[fl
     fewest = np.minimum(np.array([item.replicas_min for item in problem.workloads]), count) - count + replicas
     most = np.maximum(np.array([item.replicas_max for item in problem.workloads]), count) - count + replicas
     fits = [watts <= seats.left_at(device) + seats.dynamic_w(device) + DUST_W for device in at]
+    # All others keep their bounds, whatever is exchanged here.
+    low, few, lack = (np.flatnonzero(side > 0.0) for side in (least, fewest, floors - served + rates))
+    many = np.flatnonzero(most < len(at) * contents.replicas.max(axis=0, initial=0.0))
+
+    def made(table: Floats, works: Whole) -> Floats:
+        one = table.take(works, axis=1)
+        return one if len(at) == 1 else one[:, None] + one[None]
+
     if len(at) == 1:
-        made_rates, made_count, value = contents.granted_rps, contents.replicas, worth
-        able = fits[0]
+        value, able = worth, fits[0]
     else:
-        made_rates = contents.granted_rps[:, None] + contents.granted_rps[None]
-        made_count = contents.replicas[:, None] + contents.replicas[None]
         # Each fits alone; who shares a power domain has to fit together.
         shared = np.intersect1d(*seats.floor.domain_of[list(at)])
         left_w = np.append(seats.left_w, np.inf)[shared].min(initial=np.inf)
         more_w = [watts - seats.dynamic_w(device) for device in at]
         together = more_w[0][:, None] + more_w[1][None] <= left_w + DUST_W
         value, able = worth[:, None] + worth[None], fits[0][:, None] & fits[1][None] & together
-    able = able & (made_rates >= least).all(axis=-1) & (made_count >= fewest).all(axis=-1)
-    able = able & (made_count <= most).all(axis=-1)
-    short = np.maximum(0.0, floors - served + rates - made_rates) @ weights
+    able = able & (made(contents.granted_rps, low) >= least[low]).all(axis=-1)
+    able = able & (made(contents.replicas, few) >= fewest[few]).all(axis=-1)
+    able = able & (made(contents.replicas, many) <= most[many]).all(axis=-1)
+    short = np.maximum(0.0, (floors - served + rates)[lack] - made(contents.granted_rps, lack)) @ weights[lack]
     short_now = float(np.maximum(0.0, floors - served) @ weights)
     gain = np.where(able, value - float(rates @ weights) + DECLARED_FACTOR * (short_now - short), -np.inf)
     chosen = int(np.argmax(gain)) if gain.size else 0
