@@ -166,6 +166,11 @@ def test_without_the_server_extra_a_server_command_says_what_to_install() -> Non
     assert "Traceback" not in done.stderr
 
 
+def test_server_and_planner_start_without_what_only_learning_needs() -> None:
+    done = run_fresh(code="import sys, app.api.server, app.workers.scheduler; print('scipy' in sys.modules)")
+    assert done.stdout.strip() == "False", done.stderr
+
+
 def test_planning_and_explaining_a_file_need_no_database() -> None:
     file = ROOT / "tests" / "golden" / "cases" / "lost-node.snapshot.json"
     code = (

@@ -6,6 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from scipy.special import stdtrit
 
 from solvers.models.belief.curve import Curve
 from solvers.models.belief.forms import LATENCY, weak_prior
@@ -28,6 +29,11 @@ def lessons(scatter: float) -> dict[str, Lesson]:
         )
         for (model, _), rows in told.queries.keys().items()
     }
+
+
+def test_quantiles_written_out_are_students() -> None:
+    found = np.array(Widening().inside) * 1.96 / 1.3
+    assert found == pytest.approx(stdtrit(np.maximum(3, COUNTS), 0.975), rel=1e-12)
 
 
 def test_a_newcomer_with_few_points_is_foretold_with_honest_intervals() -> None:
