@@ -451,7 +451,9 @@ def test_lists_of_more_than_a_page_are_whole_or_go_on(full: World, monkeypatch: 
     tasks, address = [], "/work"
     while address:
         page = _text(full, "viewer", address)
-        tasks += re.findall(r'<tr[^>]*><td><a href="/work/([^"]+)">[^<]+</a></td><td class="left (?:bad|good|soft)"', page)
+        tasks += re.findall(
+            r'<tr[^>]*><td><a href="/work/([^"]+)">[^<]+</a></td><td class="left (?:bad|good|soft)"', page
+        )
         more = re.search(r'<a href="(\?cursor=[^"]+)">More tasks</a>', page)
         address = f"/work{more[1]}" if more else ""
     assert tasks == [*(f"{OWN}/task-{name}" for name in ("m-1", "m-2", "m-3")), f"{FOREIGN}/batch"]
