@@ -247,21 +247,23 @@ class ReportBuffer:
 
     def joined(self, cluster_id: str | None) -> int:
         """Drop what is for another cluster than the one that was joined: what says so, and what earlier agents left
-        where they had joined another; how many.
+        where they had joined another; how many. What this agent says of a target of another stays after that.
         """
         with self._lock:
             file = self._file
-            if file is None or cluster_id in (None, file.cluster_id):
+            if file is None or cluster_id is None:
                 return 0
-            before, foreign = len(self._reports), file.cluster_id is not None
+            before, known, moved = len(self._reports), file.cluster_id, file.cluster_id not in (None, cluster_id)
             self._reports = deque(
                 report
                 for report in self._reports
                 if report.cluster_id == cluster_id
-                or (report.cluster_id is None and not (foreign and report.boot_id != self._boot_id))
+                or (report.cluster_id is None and not (moved and report.boot_id != self._boot_id))
+                or (known == cluster_id and report.boot_id == self._boot_id)
             )
-            file.cluster_id = cluster_id
-            file.rewrite(self._reports)
+            if known != cluster_id or len(self._reports) < before:
+                file.cluster_id = cluster_id
+                file.rewrite(self._reports)
             return before - len(self._reports)
 
     def __len__(self) -> int:

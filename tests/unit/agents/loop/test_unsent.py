@@ -223,3 +223,16 @@ def test_what_says_that_it_is_of_another_cluster_goes_whoever_made_it(life: Life
         "two",
     ]
     assert (second.joined("two"), len(second)) == (0, 2)
+
+
+def test_what_an_agent_said_of_its_old_target_after_it_had_joined_elsewhere_goes_with_it(life: Life) -> None:
+    """Whoever removes the old target only then would wait behind these reports, which nobody there takes."""
+    first = life.begin("a")
+    first.joined("one")
+    first.joined("two")
+    first.add(replace(report(1, "a"), cluster_id="one", epoch=3))
+    assert (first.joined("two"), len(first)) == (0, 1)  # whoever asked the wrong server keeps it for the right one
+    second = life.begin("b")
+    second.add(replace(report(1, "b"), cluster_id="two", epoch=8))
+    assert (second.joined("two"), names(second.oldest(10))) == (1, [("b", 1)])
+    assert life.left() == [("b", 1)]
