@@ -412,8 +412,13 @@ class JointProblem:
     @property
     def coupled(self) -> bool:
         """Whether more limits devices together than how many there are, or a device is less than its pool says."""
-        works = any(item.domains_min > 1 or np.isfinite(item.budget_usd_per_h) for item in self.workloads)
-        return bool(self.caps or self.quotas or works or any(pool.rest or pool.capped for pool in self.pools))
+        works = any(item.domains_min > 1 for item in self.workloads)
+        return self.limited or works or any(pool.rest or pool.capped for pool in self.pools)
+
+    @property
+    def limited(self) -> bool:
+        """Whether caps, quotas or budgets limit several devices together."""
+        return bool(self.caps or self.quotas) or any(np.isfinite(item.budget_usd_per_h) for item in self.workloads)
 
     @property
     def counts_watts(self) -> bool:

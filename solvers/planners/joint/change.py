@@ -22,10 +22,12 @@ from solvers.engines.deadline import Deadline, charge, portion
 from solvers.planners.base import PlanRequest
 from solvers.planners.joint.attempt import NOTHING, Kept, recall
 from solvers.planners.joint.reading.formulation import Reading
+from solvers.planners.joint.solve.judge import Judge
+from solvers.planners.joint.solve.master import Rows
 from solvers.planners.joint.solve.reach import DUST, GAP, GROUPS_MAX, Reached, ReachTerms, reached
 from solvers.planners.joint.solve.solve import SolveOrder, layout_of
 from solvers.problems.joint import JointProblem
-from solvers.problems.patterns import Layout, Pattern
+from solvers.problems.patterns import Layout, Pattern, Patterns
 
 FULL_EVERY_S = 300.0
 """So long after the last full solve the next cycle is one again."""
@@ -154,9 +156,22 @@ def scope_of(reading: Reading, restless: frozenset[int], full_at_s: float | None
         return None  # what stands was never held against everything, and may be changed now
     if not 0.0 <= snapshot.taken_at_s - full_at_s < FULL_EVERY_S:
         return None  # also where the clock was put back: the last one would be ahead for ever
+    if breaks_limits(reading):
+        return None
     if len(restless) > max(1.0, OPEN_PART_MAX * len(reading.problem.workloads)):
         return None
     return restless
+
+
+def breaks_limits(reading: Reading) -> bool:
+    """Whether what stands is more than what limits several together: caps, quotas, budgets."""
+    problem, stands = reading.problem, layout_of(reading.standing_patterns)
+    if not (stands.patterns and problem.limited):
+        return False
+    rows, judge = Rows(problem), Judge(problem)
+    judged = judge.judge(Patterns.of(stands.patterns, judge.width))
+    has, most = rows.activity(judged, np.array(stands.counts, dtype=np.int64)), rows.upper
+    return bool((has[rows.cap_at :] > most[rows.cap_at :] * (1 + DUST) + DUST).any())
 
 
 def question_of(reading: Reading, restless: frozenset[int]) -> str:

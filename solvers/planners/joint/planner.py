@@ -28,12 +28,12 @@ from solvers.planners import registry
 from solvers.planners.base import IncumbentTaker, PlannerSpec, PlanRequest, Recalling, Thought, hand_over
 from solvers.planners.joint.attempt import NOTHING, SPEC, Attempt, affords_first, remember
 from solvers.planners.joint.certificate import Certificate, Loosened
-from solvers.planners.joint.change import JointSearch, Solve, Solved, solved
+from solvers.planners.joint.change import JointSearch, Solve, Solved, breaks_limits, solved
 from solvers.planners.joint.explain.explaining import explained
 from solvers.planners.joint.reading.formulation import Reading, read
 from solvers.planners.joint.seat.seating import match, seat
 from solvers.planners.joint.seat.seats import DUST, Seats
-from solvers.planners.joint.seat.standing import breaks_usd, interruptions, seated_as, stopover
+from solvers.planners.joint.seat.standing import breaks_usd, interruptions, lawful, seated_as, stopover
 from solvers.planners.joint.solve.branch import few_devices
 from solvers.planners.joint.solve.reach import SHORT_LEAST
 from solvers.planners.joint.solve.solve import layout_of, solve
@@ -157,9 +157,9 @@ class Joint(Recalling):
 
 
 def _standing(attempt: Attempt, reporter: Reporter) -> Attempt:
-    """With what stands as the first plan, handed over at once, where it leaves nobody short."""
+    """With what stands as the first plan, handed over at once, where it leaves nobody short and keeps all limits."""
     layout = layout_of(attempt.reading.standing_patterns)
-    if layout.leaves_short(attempt.reading.problem):
+    if layout.leaves_short(attempt.reading.problem) or breaks_limits(attempt.reading):
         return attempt
     plan = attempt.written(seat(attempt.floor, layout, attempt.terms))
     hand_over(reporter, _bare(plan))
@@ -287,6 +287,8 @@ def seats_of(attempt: Attempt, found: Found) -> Seats:
     seated = [seat(attempt.floor, layout, attempt.terms) for layout in layouts]
     seated += [found.mended] if found.mended else []
     seated += [seated_as(attempt.floor, found.solved.toward)] if found.solved.toward else []
+    # What stands may break limits that came after it, and little changes of it may, too.
+    seated = [item for item in seated if lawful(item)] or seated
     part, slight_usd = policy.gain_pct_min / 100, SHORT_LEAST * attempt.reading.problem.dearest_usd
     worth = [
         (
@@ -349,7 +351,7 @@ def rivals_of(attempt: Attempt, seats: Seats, found: Found) -> Rivals:
     interrupted: Mapping[str, float] = {}
     if pursuing:
         plans, interrupted = _pursued(attempt, seats, found.solved.found, plans)
-    elif STANDING not in plans and standing and not attempt.hurried and plans[own].objective.unserved > DUST:
+    elif plans[own].objective.unserved > DUST and _may_stand(attempt, plans):
         plans[STANDING] = attempt.written(seat(attempt.floor, layout_of(standing), attempt.terms))
     plans = {name: bounded(found, item) for name, item in plans.items()}
     parts = [interrupted.get(name, 0.0) for name in plans]
@@ -358,6 +360,13 @@ def rivals_of(attempt: Attempt, seats: Seats, found: Found) -> Rivals:
     if not attempt.reading.open_ended or chosen in (STANDING, CAPACITY):
         return rivals
     return _filled(attempt, seats, found, rivals, plans.get(attempt.first_by))
+
+
+def _may_stand(attempt: Attempt, plans: Mapping[str, Plan]) -> bool:
+    """Whether what stands is worth holding against what was found."""
+    reading = attempt.reading
+    asked = STANDING not in plans and reading.standing_patterns and not attempt.hurried
+    return bool(asked) and not breaks_limits(reading)
 
 
 def _by_way(attempt: Attempt, found: Found, plan: Plan, seats: Seats) -> tuple[Plan, Seats]:

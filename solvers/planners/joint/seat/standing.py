@@ -143,10 +143,10 @@ def stopover(stands: Seats, toward: Seats) -> Seats | None:
             stands.put(device, pattern)
     more_rps = stands.served_rps - before_rps
     enough = all(rate_rps <= more_rps[number] + DUST for number, (rate_rps, _) in broken.items())
-    return stands if broken and enough and _lawful(stands) else None
+    return stands if broken and enough and lawful(stands) else None
 
 
-def _lawful(seats: Seats) -> bool:
+def lawful(seats: Seats) -> bool:
     """Whether power, bounds on replicas, budgets and quotas bear it."""
     works, spent, has = seats.floor.problem.workloads, seats.spent_usd(), seats.gpus()
     return (

@@ -13,6 +13,8 @@ from solvers.cycle.cycle import run_cycle
 from solvers.cycle.ports import CycleOrder
 from solvers.cycle.record import Lane
 from solvers.domain.change import Target
+from solvers.domain.device import PowerCap, PowerScope
+from solvers.domain.evidence import SilentReporter
 from solvers.domain.ids import CycleId, Generation, ModelName
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import SloScope
@@ -32,13 +34,15 @@ from solvers.planners.joint.change import (
 from solvers.planners.joint.reading.formulation import Reading, read
 from solvers.planners.joint.solve.reach import Reached, reached
 from solvers.planners.joint.solve.solve import first_layout
-from solvers.planners.registry import propose
+from solvers.planners.registry import create, propose, think
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout
+from solvers.verify.checks import is_fatal, verify
 from tests import builders
 from tests.memory import MemoryMemory, World
 
 FULL_AT_S = 1_000_000.0
+CAP_W = 170.0
 QUIET_S = FULL_AT_S + FULL_EVERY_S - 1.0
 
 
@@ -179,6 +183,29 @@ def test_what_a_search_left_counts_while_the_same_stands_and_not_everything_is_s
     assert told(moved, rising) == [0.7]
     assert told(moved, other) == [0.0]
     assert told(moved, rising, full_at_s=FULL_AT_S - FULL_EVERY_S) == [0.0, 0.0]
+
+
+def tightened() -> dict[str, dict[str, Any]]:
+    """What limits several together, with a little less than what stands has."""
+    picture = served()
+    spent = sum(item.share_pct_sm for item in picture.target.assignments) / 100
+    first, *others = picture.services
+    return {
+        "quota": {"projects": tuple(replace(item, quota_gpus=0.5 * spent) for item in picture.projects)},
+        "budget": {"services": (replace(first, budget_usd_per_h=1e-3), *others)},
+        "cap": {"power_caps": (PowerCap(scope=PowerScope.CLUSTER, subject=picture.cluster, limit_w=CAP_W),)},
+    }
+
+
+@pytest.mark.parametrize("kind", ["quota", "budget", "cap"])
+def test_what_stands_beyond_a_limit_that_came_later_does_not_stay(kind: str) -> None:
+    picture = world(**tightened()[kind])
+    assert opened(picture) is None
+    reading = read(served(), builders.everything_movable(served()))
+    kept = remember(reading.problem, Kept(full_at_s=FULL_AT_S, question=question_of(reading, restless_of(reading))))
+    thought = think(create("joint"), asked(picture), kept, SilentReporter())
+    assert thought.proposal.plan is not None
+    assert not is_fatal(verify(picture, thought.proposal.plan, builders.everything_movable(picture)))
 
 
 def test_who_needs_more_is_opened() -> None:
