@@ -774,6 +774,7 @@ def test_changes_come_by_themselves_and_disturb_nobody(entrance: Entrance, serve
     expect(visitor.page.get_by_role("link", name=f"{OWN}/newer")).to_be_visible()
     expect(visitor.page.locator("tbody tr").first).to_contain_text(f"{OWN}/new")
     expect(link).to_be_focused()
+    served.house.change("UPDATE rate_samples SET service = 'demo/vision' WHERE service = 'demo/new'")
 
 
 SHARE = """
