@@ -62,23 +62,6 @@ class Pricing:
         """How many times as long as where it was counted a unit takes here, where time is what ends the search."""
         return self._unit_ms if deadline.work_units is None else 1.0
 
-    @property
-    def _lanes(self) -> int:
-        return min(self._judge.contents.lanes, max(1, int(np.count_nonzero(self._judge.problem.pool_devices))))
-
-    def _units_left(self, deadline: Deadline, until_part: float) -> float:
-        """Work before no more than a part of the budget is left."""
-        units = deadline.units_until(until_part)
-        if deadline.work_units is None:
-            units *= self._lanes / self._unit_ms
-        # Nobody stops it on the way, so counted work is no more than there is time for.
-        return min(units, 1000 * self._lanes * deadline.time_left_s / max(self._unit_ms, deadline.crowding))
-
-    def hurries(self, deadline: Deadline, until_part: float, halvings: int) -> bool:
-        """Whether there is no time to look at shares half as far apart again and again."""
-        most = sum(FINER**number for number in range(1, 1 + halvings))
-        return self._units_left(deadline, until_part) < most * float(self._taken.sum())
-
     def price(self, duals: Floats, look: Look, deadline: Deadline, until_part: float) -> Found:
         """The best patterns at these duals. Pools have equal parts of the time at first, then by what each took, too:
         all have a ceiling, however little.
@@ -87,7 +70,12 @@ class Pricing:
         ceilings = np.where(self._judge.problem.pool_devices > 0, np.inf, 0.0)
         found, size = [Patterns.none(self._width)], self._width
         pools = np.flatnonzero(self._judge.problem.pool_devices).tolist()
-        units, begun_s, lanes = self._units_left(deadline, until_part), deadline.elapsed_s, self._lanes
+        units, begun_s = deadline.units_until(until_part), deadline.elapsed_s
+        lanes = min(contents.lanes, max(1, len(pools)))
+        if deadline.work_units is None:
+            units *= lanes / self._unit_ms
+        # Nobody stops it on the way, so counted work is no more than there is time for.
+        units = min(units, 1000 * lanes * deadline.time_left_s / max(self._unit_ms, deadline.crowding))
         efforts = {}
         for pool in pools if units > 0 else ():
             most, part = look.part * self._scale[pool], 1 / len(pools) + self._taken[pool] / self._taken.sum()
@@ -134,8 +122,6 @@ COARSE_PCT, DIVE_PCT, NEAR = 10, 5, 0.012
 """Shares at first; where the bound at those is so near, finer ones are looked at."""
 CLOSER = 4.0
 """So much closer it looks where it found nothing."""
-FINER = 5.5
-"""times the work takes a look at shares half as far apart, with the solve beside it."""
 FINE_MOST = 0.3
 """Of the deadline, for finer shares at most."""
 PROVEN_PART = 0.6
@@ -303,12 +289,10 @@ def _converge(
                 break
         if pace.gap is not None and state.step_pct == step and state.gap <= pace.gap:
             break
-        late = deadline.left_part <= min(FINE_MOST, pace.fine_until * pricing.slowness(deadline))
-        slow = late or (pace.gap is None and before - state.best.value <= SLOW * abs(before))
+        slow = deadline.left_part <= min(FINE_MOST, pace.fine_until * pricing.slowness(deadline))
+        slow |= pace.gap is None and before - state.best.value <= SLOW * abs(before)
         if state.step_pct > finest and (slow or state.gap <= NEAR or (state.exact and not added)):
-            halvings = (state.step_pct // finest).bit_length() - 1
-            at_once = late and halvings > 1 and pricing.hurries(deadline, pace.until_part, halvings)
-            state.refine(finest if at_once else finest * max(1, state.step_pct // 2 // finest))
+            state.refine(finest * max(1, state.step_pct // 2 // finest))
         elif not added:
             if state.exact and state.part <= LOOK_LEAST:
                 break
