@@ -11,6 +11,7 @@ import pytest
 
 from app import bootstrap
 from app.bootstrap import build_planner
+from app.services.planning.planning import Leader
 from app.settings import Settings
 from app.store import targets
 from app.workers.pace import CycleCause
@@ -141,6 +142,18 @@ def test_who_waits_to_lead_has_looked_already_and_written_nothing(world: World, 
     assert cycles_closed(world) == closed
 
 
+def waits_for(world: World, worker: PlannerWorker, leader: Leader, node: str, before: int) -> None:
+    """Nothing is planned before the last node is heard, and then nothing is moved. `before`: cycles until then."""
+    for _ in range(3):
+        worker._watch(leader)
+        worker._place(leader)
+    assert settled(world) == before
+    world.report(node)
+    worker._place(leader)
+    assert settled(world) > before
+    assert generation(world) == 1
+
+
 def test_nodes_that_come_back_to_us_one_after_the_other_are_not_lost(world: World, start: Start) -> None:
     world.build()
     worker = start()
@@ -152,14 +165,7 @@ def test_nodes_that_come_back_to_us_one_after_the_other_are_not_lost(world: Worl
     wait_until(lambda: cycles_closed(world) > before, "it is noticed that nobody is heard")
     before = settled(world)
     world.report("a")
-    for _ in range(3):
-        worker._watch(leader)
-        worker._place(leader)
-    assert settled(world) == before
-    world.report("b")
-    worker._place(leader)
-    assert settled(world) > before
-    assert generation(world) == 1
+    waits_for(world, worker, leader, "b", before)
 
 
 def test_who_comes_back_while_a_cycle_begins_leaves_the_others_unlost(world: World, start: Start) -> None:
@@ -200,14 +206,7 @@ def test_nodes_that_come_back_after_the_database_was_away_are_not_lost(
     before = settled(world)
     world.report("b")
     world.rows("UPDATE node_states SET last_report_at = now() - interval '1 day' WHERE node_id = 'a' RETURNING 1")
-    for _ in range(3):
-        worker._watch(leader)
-        worker._place(leader)
-    assert settled(world) == before
-    world.report("a")
-    worker._place(leader)
-    assert settled(world) > before
-    assert generation(world) == 1
+    waits_for(world, worker, leader, "a", before)
 
 
 def test_nothing_new_causes_no_cycle(world: World, start: Start) -> None:
