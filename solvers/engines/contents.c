@@ -15,7 +15,9 @@
 
 #define RESOURCES 4 /* pressure, memory, memory that must be lacking, and watts where they are capped */
 #define NEVER -1e30
-#define TURNS 6 /* moves of the multipliers of one node */
+#define TURNS 6 /* moves of the multipliers of one node; one where it is cut by pressure whatever they are */
+#define WIDE 4 /* that is, as long as it has more than such a part of all pressures */
+#define REPEATED 8 /* of the work, repeats are no more than such a part */
 #define HUGE_RATE 1e200
 #define LANES 8 /* sums at a time */
 #define CHOICES_MAX 20000 /* of batches of one content: of more, each member has the one that is worth most */
@@ -113,8 +115,8 @@ typedef struct {
     const Effort *effort;
     Found *out;
     Freedom *freedom;
-    int64_t pool, units;
-    double goal, best, held; /* the last: with whichever batches */
+    int64_t pool, units, repeated; /* the last: work of repeats */
+    double goal, best, held;       /* the last: with whichever batches */
     Between at[WHOLE + 1];
     Node **open;
     int64_t nodes, nodes_room;
@@ -612,6 +614,11 @@ static Node *part_of(const Search *s, const Node *n, int32_t work, const Option 
     return made;
 }
 
+static int wide(const Search *s, const Node *n)
+{
+    return n->high - n->low > s->tables->highest[n->kind] / WIDE;
+}
+
 static void halve(Search *s, Node *n)
 {
     Node *upper = copy_of(n), *lower = copy_of(n);
@@ -639,14 +646,14 @@ static double served_of(const Search *s, const Choice *c, int64_t work)
 static void cut(Search *s, Node *n, const Choice *c)
 {
     const Problem *p = s->p;
-    double width = n->high - n->low, highest = s->tables->highest[n->kind], lost = 0;
+    double lost = 0;
     for (int i = 0; i < c->count; i++) {
         Option below = c->chosen[i], above = below;
         weigh(s, n, &below, n->low, n->low);
         weigh(s, n, &above, n->high, n->high);
         lost += below.worth - above.worth < below.worth ? below.worth - above.worth : below.worth;
     }
-    if (width > NARROW * highest && (width > highest / 4 || lost > 0.5 * (n->ceiling - s->goal))) {
+    if (n->high - n->low > NARROW * s->tables->highest[n->kind] && (wide(s, n) || lost > 0.5 * (n->ceiling - s->goal))) {
         halve(s, n);
         return;
     }
@@ -693,14 +700,16 @@ static void cut(Search *s, Node *n, const Choice *c)
     push(s, part_of(s, n, pick->work, split, 1));
 }
 
-/* What is there once the workloads of the best are taken, and again. */
+/* What is there once the workloads of the best are taken, and again, as long as that is no great part of the work. */
 static void repeat(Search *s, Node *n, const Choice *first)
 {
     Choice choice = *first;
-    for (int64_t turn = 0; turn < s->effort->repeats && choice.count; turn++) {
+    int64_t begun = s->out->work - s->repeated;
+    for (int64_t turn = 0; turn < s->effort->repeats && choice.count && REPEATED * s->repeated <= begun; turn++) {
         for (int i = 0; i < choice.count; i++) s->barred[choice.chosen[i].work % s->p->workloads] = 1;
         knapsack(s, n, &choice);
         try_choice(s, n, &choice);
+        s->repeated = s->out->work - begun;
     }
     memset(s->barred, 0, (size_t)s->p->workloads);
 }
@@ -710,7 +719,8 @@ static void expand(Search *s, Node *n)
     Choice choice = {0};
     double usd[RESOURCES], spare[RESOURCES], before[RESOURCES], found = s->best;
     memcpy(usd, n->usd, sizeof usd);
-    for (int turn = 0; turn < TURNS; turn++) {
+    int turns = wide(s, n) ? 1 : TURNS;
+    for (int turn = 0; turn < turns; turn++) {
         reduce(s, n);
         knapsack(s, n, &choice);
         if (choice.count > s->p->clients[s->pool] && !n->counted) {
@@ -723,10 +733,10 @@ static void expand(Search *s, Node *n)
         if (choice.value > NEVER / 2) prune(s, n, &choice);
         if (n->ceiling <= s->goal || !n->count) break;
         memcpy(before, n->usd, sizeof before);
-        if (turn < TURNS - 1) move(s, n, &choice, ceiling, spare);
+        if (turn < turns - 1) move(s, n, &choice, ceiling, spare);
         if (!memcmp(before, n->usd, sizeof before)) break;
     }
-    if (s->best > found) repeat(s, n, &choice);
+    if (s->best > found && s->best >= s->effort->least) repeat(s, n, &choice);
     if (n->ceiling > s->goal && n->count) {
         memcpy(n->usd, usd, sizeof usd);
         cut(s, n, &choice);

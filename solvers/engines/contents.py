@@ -179,7 +179,7 @@ class Contents:
         """By pool: see the module. Ends when nothing can be worth much more than what was found, or the work is done.
         As many at a time as there are processors, or one; no answer depends on another.
         """
-        answer = partial(self._priced, self._prepared(), prices)
+        answer = partial(self._priced, self.prepared(), prices)
         if self.lanes == 1:
             return [*map(answer, efforts, efforts.values())]
         return list(threads().map(answer, efforts, efforts.values()))
@@ -208,10 +208,11 @@ class Contents:
     @property
     def speeds(self) -> tuple[Floats, Floats]:
         """One by mean and by tail latencies: those are linear in the share between two of the grid."""
-        self._prepared()
+        self.prepared()
         return self._speeds
 
-    def _prepared(self) -> Record:
+    def prepared(self) -> Record:
+        """What no prices change, made once."""
         if self._tables is None:
             problem = self.problem
             rates = [np.zeros(problem.press.shape) for _ in range(3)]

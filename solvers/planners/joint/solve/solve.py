@@ -77,7 +77,7 @@ that there are not, for where all is found soon a turn takes nothing of what it 
 """
 WORTH_UNITS_LEAST, WORTH_UNITS_PER_SIZE, WORTH_POWER = 500, 15, 1.5
 """Of workloads, where nobody takes turns: longer searches of problems so large hardly find anything better."""
-GROUPS_UNTIL = 0.35
+GROUPS_UNTIL = 0.45
 """Of the deadline, kept from groups for what is about all of them."""
 GROUPS_MEND_PART, GROUP_COLUMNS = 0.3, 1500
 """Patterns of each that the whole begins with."""
@@ -87,7 +87,7 @@ GROUP_PACE = Pace(rounds=30, until_part=GENERATE_UNTIL, repeats=REPEATS_MAX, fin
 """Nothing is proven of a group alone, so nobody looks closely there."""
 WHOLE_PACE = Pace(until_part=END, gap=GAP_LAST, repeats=WHOLE_REPEATS, first_pct=DIVE_PCT, first_part=0.004)
 """Where groups have left off, and closely: a bound is no nearer than pricing looks."""
-WHOLE_FINE_UNITS = 17
+WHOLE_FINE_UNITS = 5
 """Of work by workload, kept for two looks at all shares."""
 
 
