@@ -15,9 +15,11 @@
 
 #define RESOURCES 4 /* pressure, memory, memory that must be lacking, and watts where they are capped */
 #define NEVER -1e30
-#define TURNS 6 /* moves of the multipliers of one node; one where it is cut by pressure whatever they are */
+#define TURNS 6 /* moves of the multipliers of one node; one where it is cut by pressure whatever they are, of: */
+#define MANY 5000 /* options */
 #define WIDE 4 /* that is, as long as it has more than such a part of all pressures */
-#define REPEATED 8 /* of the work, repeats are no more than such a part */
+#define REPEATED 8 /* of the work, repeats are no more than such a part, beside that of so many steps: */
+#define REPEATED_LEAST 2000000
 #define HUGE_RATE 1e200
 #define LANES 8 /* sums at a time */
 #define CHOICES_MAX 20000 /* of batches of one content: of more, each member has the one that is worth most */
@@ -646,7 +648,8 @@ static double served_of(const Search *s, const Choice *c, int64_t work)
 static void cut(Search *s, Node *n, const Choice *c)
 {
     const Problem *p = s->p;
-    double lost = 0;
+    /* One workload less changes nothing where there are many like it. */
+    double lost = n->count > MANY ? n->usd[0] * (n->high - n->low) : 0;
     for (int i = 0; i < c->count; i++) {
         Option below = c->chosen[i], above = below;
         weigh(s, n, &below, n->low, n->low);
@@ -705,7 +708,7 @@ static void repeat(Search *s, Node *n, const Choice *first)
 {
     Choice choice = *first;
     int64_t begun = s->out->work - s->repeated;
-    for (int64_t turn = 0; turn < s->effort->repeats && choice.count && REPEATED * s->repeated <= begun; turn++) {
+    for (int64_t turn = 0; turn < s->effort->repeats && choice.count && REPEATED * (s->repeated - REPEATED_LEAST) <= begun; turn++) {
         for (int i = 0; i < choice.count; i++) s->barred[choice.chosen[i].work % s->p->workloads] = 1;
         knapsack(s, n, &choice);
         try_choice(s, n, &choice);
@@ -719,7 +722,7 @@ static void expand(Search *s, Node *n)
     Choice choice = {0};
     double usd[RESOURCES], spare[RESOURCES], before[RESOURCES], found = s->best;
     memcpy(usd, n->usd, sizeof usd);
-    int turns = wide(s, n) ? 1 : TURNS;
+    int turns = n->count > MANY && wide(s, n) ? 1 : TURNS;
     for (int turn = 0; turn < turns; turn++) {
         reduce(s, n);
         knapsack(s, n, &choice);

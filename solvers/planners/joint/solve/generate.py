@@ -55,7 +55,6 @@ class Pricing:
         self._judge, self._rows, self._width = judge, rows, width
         self._scale = scale_of(judge.problem)
         self._taken = np.where(judge.problem.pool_devices > 0, 1.0, 0.0)
-        self._looks = 0
         self._unit_ms = 1.0
         """That a unit of work takes on this machine, by the last look; at least as long as where it was counted."""
 
@@ -70,7 +69,7 @@ class Pricing:
         items, contents = self._rows.item_prices(duals), self._judge.contents
         contents.prepared()
         ceilings = np.where(self._judge.problem.pool_devices > 0, np.inf, 0.0)
-        found, size, spent = [Patterns.none(self._width)], self._width, 0
+        found, size = [Patterns.none(self._width)], self._width
         pools = np.flatnonzero(self._judge.problem.pool_devices).tolist()
         units, begun_s = deadline.units_until(until_part), deadline.elapsed_s
         lanes = min(contents.lanes, max(1, len(pools)))
@@ -78,9 +77,6 @@ class Pricing:
             units *= lanes / self._unit_ms
         # Nobody stops it on the way, so counted work is no more than there is time for.
         units = min(units, 1000 * lanes * deadline.time_left_s / max(self._unit_ms, deadline.crowding))
-        if look.step_pct > max(1, self._judge.problem.share_step_pct):
-            # Some prices are hard, and the next ones need not be: no bound hangs on these.
-            units = min(units, COARSE_LEAST + COARSE_UNITS * len(self._judge.problem.workloads) / look.step_pct**2)
         efforts = {}
         for pool in pools if units > 0 else ():
             most, taken = look.part * self._scale[pool], self._taken[pool] / self._taken.sum()
@@ -88,19 +84,15 @@ class Pricing:
             efforts[pool] = Effort(floor=-most, tolerance=most, step_pct=step_pct, units=mine, repeats=look.repeats)
         for pool, best in zip(efforts, contents.price(items, efforts), strict=True):
             deadline.spend(best.units)
-            spent += best.units
-            self._taken[pool] = (self._taken[pool] + best.units) / 2 if self._looks else best.units
+            self._taken[pool] = best.units
             ceilings[pool] = best.ceiling
             found.append(best.rows.narrowed(size))
-        self._looks += 1
-        self._unit_ms = max(1.0, 1000 * lanes * (deadline.elapsed_s - begun_s) / max(1.0, spent))
+        self._unit_ms = max(1.0, 1000 * lanes * (deadline.elapsed_s - begun_s) / max(1.0, self._taken.sum()))
         return Found(rows=Patterns.chained(found), ceilings=ceilings)
 
 
 EQUAL_PART = 0.25
 """Of the work of a look."""
-COARSE_LEAST, COARSE_UNITS = 50, 25
-"""Of a look at coarse shares, by workload and the square of the shares' step: about five times what it takes mostly."""
 
 
 def scale_of(problem: JointProblem) -> Floats:
