@@ -127,6 +127,22 @@ def test_pools_that_took_more_may_take_more_next(monkeypatch: pytest.MonkeyPatch
     assert sum(second) == pytest.approx(1000)
 
 
+def test_further_contents_are_no_great_part_of_a_search() -> None:
+    # Each of 64, whenever something better was found, took up to three times as long as the search.
+    problem = family_problem(2000, 300, 1)
+    master = Master(problem, Judge(problem))
+    master.offer(singles(problem, master.width))
+    begun = generate(master, Deadline(ENDLESS, 3000), Pace(rounds=4, repeats=8))
+    assert begun is not None
+    spent = list[float]()
+    for repeats in (0, 64):
+        deadline, pricing = Deadline(ENDLESS, 10**6), Pricing(master.judge, master.rows, master.width)
+        found = pricing.price(begun.centre, Look(part=0.004, step_pct=2, repeats=repeats), deadline, 0.0)
+        assert np.isfinite(found.ceilings).all()
+        spent.append((1 - deadline.left_part) * 10**6)
+    assert spent[0] < spent[1] < 1.25 * spent[0] + 5 * len(problem.pools)
+
+
 @pytest.mark.parametrize("work_units", [None, 100_000])
 def test_a_slow_machine_is_asked_for_less(work_units: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a unit took last is what one takes, and where work is counted nobody stops before the time ends either."""
