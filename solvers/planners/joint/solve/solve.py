@@ -87,8 +87,8 @@ GROUP_PACE = Pace(rounds=30, until_part=GENERATE_UNTIL, repeats=REPEATS_MAX, fin
 """Nothing is proven of a group alone, so nobody looks closely there."""
 WHOLE_PACE = Pace(until_part=END, gap=GAP_LAST, repeats=WHOLE_REPEATS, first_pct=DIVE_PCT, first_part=0.004)
 """Where groups have left off, and closely: a bound is no nearer than pricing looks."""
-WHOLE_FINE_UNITS = 5
-"""Of work by workload, kept for two looks at all shares."""
+WHOLE_FINE_UNITS, WHOLE_FINE_COUNTED = 5, 10
+"""Of work by workload, kept for looks at all shares: by time, which is slower, and where it is counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -476,8 +476,9 @@ def _proven_together(problem: JointProblem, merged: Layout, patterns: list[Patte
     master = Master(problem, Judge(problem))
     for some in patterns:
         master.offer(some)
-    units = deadline.work_units or 1000 * PROCESSORS * deadline.seconds
-    kept = WHOLE_FINE_UNITS * len(problem.workloads) / units
+    counted = deadline.work_units
+    each, units = (WHOLE_FINE_COUNTED, counted) if counted else (WHOLE_FINE_UNITS, 1000 * PROCESSORS * deadline.seconds)
+    kept = each * len(problem.workloads) / units
     found = generate(master, deadline, replace(WHOLE_PACE, fine_until=kept))
     if found is None:
         return merged
