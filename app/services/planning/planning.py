@@ -8,7 +8,7 @@ so that no planner is handed the state of another version.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -342,29 +342,28 @@ class Planning:
         waits: list[Waits] = []
         for summary, plan, terms in found:
             review = Review(sight.observe(), plan, summary.lane, terms)
+            if not review.asks(renewed):
+                told = {"comment": "nothing is left to change for services on approve"}
+                self._lapse(leader, summary, told["comment"], told if summary.id in seen else None)
+                continue
             with self._parts.database.transaction() as session:
                 targets.require_token(session, targets.PLANNER, leader.fencing)
-                if not review.asks(renewed):
-                    state, why = PlanState.SUPERSEDED, "nothing is left to change for services on approve"
-                    plans.decide(
-                        session, summary.id, state, leader.holder, among=(PlanState.AWAITING_APPROVAL,), comment=why
-                    )
-                else:
-                    plans.note_look(session, summary.id, review.blocked, review.added_usd_per_h)
-                    waits.append(Waits(summary, review))
+                plans.note_look(session, summary.id, review.blocked, review.added_usd_per_h)
+            waits.append(Waits(summary, review))
         kept = live(waits)
         for each in waits:
             if kept is not None and each is not kept:
-                self._lapse(leader, each.summary, kept.summary, was_shown=each.summary.id in seen)
+                why, told = f"plan {short_plan(kept.summary.id)} waits in its place", {"by": kept.summary.id}
+                self._lapse(leader, each.summary, why, told if each.summary.id in seen else None)
 
-    def _lapse(self, leader: Leader, summary: PlanSummary, kept: PlanSummary, *, was_shown: bool) -> None:
-        """Let another plan wait in its place; the audit trail tells it of one that somebody may have read."""
+    def _lapse(self, leader: Leader, summary: PlanSummary, why: str, told: Mapping[str, str] | None) -> None:
+        """Set aside what waits, though nobody decided; `told`: by the audit trail, where somebody may have read it."""
         with self._parts.database.transaction() as session:
             targets.require_token(session, targets.PLANNER, leader.fencing)
-            gone = plans.lapse(session, summary.id, f"plan {short_plan(kept.id)} waits in its place")
-            if gone and was_shown:
+            gone = plans.lapse(session, summary.id, why)
+            if gone and told is not None:
                 states: dict[str, Plain] = {"from": summary.state.value, "to": PlanState.SUPERSEDED.value}
-                facts: dict[str, Plain] = {"changed": {"state": states}, "by": kept.id}
+                facts: dict[str, Plain] = {"changed": {"state": states}, **told}
                 Deed(actor=leader.holder).note(session, "plan.superseded", f"plans/{summary.id}", facts)
 
     def rehearse(self) -> None:

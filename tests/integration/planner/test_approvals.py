@@ -209,7 +209,11 @@ def test_what_was_deleted_while_it_waited_is_not_said_to_stand(
     planning.run_lanes(leader)
     with world.database.reading() as session:
         found = plans.get(session, first.id)
-    assert (found.state, found.comment) == (PlanState.SUPERSEDED, NOTHING_LEFT)
+    assert (found.state, found.comment, found.decided_by) == (PlanState.SUPERSEDED, NOTHING_LEFT, None)
+    # Who was told that it waits is told that it does not any more.
+    states = {"from": "awaiting_approval", "to": "superseded"}
+    told = world.rows("SELECT subject, facts FROM events WHERE name = 'plan.superseded'")
+    assert told == [(f"plans/{first.id}", {"changed": {"state": states}, "comment": NOTHING_LEFT})]
 
 
 def _beside(world: World, waits: PlanSummary, created_by: str, seed: int) -> str:
