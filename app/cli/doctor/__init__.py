@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from app.cli.doctor.checks import Check, Grade, Symptom, unseen, wrong
-from app.cli.doctor.database import database_checks, reaching
+from app.cli.doctor.database import content_checks, database_checks, reaching
 from app.cli.doctor.deployment import deployment_checks
 from app.cli.doctor.machine import machine_checks
 from app.cli.options import Server, Token, connect
@@ -63,7 +63,10 @@ def _control_plane(
     opened: list[Any] = []
     yield from _looked([reaching(settings, opened)], limit_s)
     for database in opened:
-        yield from _looked(database_checks(settings, database), limit_s)
+        lines = _looked(database_checks(settings, database), limit_s)
+        yield from lines
+        if lines[0]["state"] != Grade.WRONG:
+            yield from _looked(content_checks(settings, database), limit_s)
         database.dispose()
     first, *others = deployment_checks(settings, lambda: connect(server, token))
     (api,) = _looked([first], limit_s)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from app.cli.doctor.checks import Check, Symptom, odd, told_skew, unseen, well, wrong
@@ -78,7 +79,7 @@ def reaching(settings: Settings, opened: list[Database]) -> Check:
 
 
 def database_checks(settings: Settings, database: Database) -> list[Check]:
-    todo = "see what locks it (pg_locks) and its log"
+    """The schema first."""
     looks = {
         "schema": lambda: _schema(database),
         "rights": lambda: _rights(database),
@@ -87,11 +88,19 @@ def database_checks(settings: Settings, database: Database) -> list[Check]:
         "telemetry kept": lambda: _kept(_facts(database), settings),
         "database clock": lambda: told_skew(_facts(database).now_s - time.time(), "the database's", settings),
         "notifications": lambda: _doorbell(database),
-        "leader": lambda: _leader(database),
-        "history": lambda: _history(database, settings),
     }
     if settings.database_read_url:
         looks["read replica"] = lambda: _replica(database, settings)
+    return _checks(looks)
+
+
+def content_checks(settings: Settings, database: Database) -> list[Check]:
+    """What only a schema that is new enough can answer."""
+    return _checks({"leader": lambda: _leader(database), "history": lambda: _history(database, settings)})
+
+
+def _checks(looks: Mapping[str, Callable[[], Symptom]]) -> list[Check]:
+    todo = "see what locks it (pg_locks) and its log"
     return [Check(name, look, ADVICE.get(name, todo)) for name, look in looks.items()]
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 
 from app.cli.doctor.checks import Check, Symptom, odd, told_skew, unseen, well, wrong
-from app.cli.output import CommandError
+from app.cli.output import CommandError, sentence_of
 from app.cli.tables import answered_line
 from app.settings import Settings
 from headroom_client import ApiError, Client, UnreachableError
@@ -18,6 +18,10 @@ STALE_S_LEAST = 600.0
 CLOCK_ANSWER_S = 5.0
 NAMED_MAX = 5
 START = "start `headroom serve`, or name another one with --server, which begins with https: where it speaks TLS"
+REFUSED = {
+    401: "name a good token with --token, or headroom login",
+    403: "ask with a token of the whole cluster, at least a viewer's",
+}
 BELIEVE = "name who signed for it in SSL_CERT_FILE (there: headroom ca show), and the server as its certificate does"
 UNBELIEVED = "CERTIFICATE_VERIFY_FAILED"
 
@@ -32,7 +36,11 @@ def deployment_checks(settings: Settings, connected: Callable[[], Client]) -> li
             except CommandError as error:
                 return unseen(error.message, "name one with --server and --token")
             with client:
-                return look(client)
+                try:
+                    return look(client)
+                except ApiError as error:
+                    log = "see the API's log" if error.status >= 500 else START
+                    return wrong(sentence_of(error) or error.message, REFUSED.get(error.status, log))
 
         return ask
 

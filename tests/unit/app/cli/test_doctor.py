@@ -20,6 +20,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 
 from agents import doctor as agents_doctor
@@ -265,6 +266,30 @@ def test_what_the_api_tells_is_judged(
     lines = told(headroom)
     assert {lines[name]["state"] for name in ("nodes", "plans", "beliefs")} == {"odd"}
     assert lines["nodes"]["found"] == "not yet at generation 3: a"
+
+
+@pytest.mark.parametrize(
+    ("status", "todo"),
+    [
+        (401, "name a good token with --token, or headroom login"),
+        (403, "ask with a token of the whole cluster, at least a viewer's"),
+        (404, deployment.START),
+        (500, "see the API's log"),
+    ],
+)
+def test_an_api_that_answers_with_a_problem_is_there(
+    headroom: Headroom, api: Api, home: Path, monkeypatch: pytest.MonkeyPatch, status: int, todo: str
+) -> None:
+    monkeypatch.setenv("HEADROOM_SERVER", "http://control.test")
+    monkeypatch.setenv("HEADROOM_TOKEN", "secret")
+    monkeypatch.setattr(deployment, "_clock", lambda *_: well(""))
+    api.answers |= {
+        "GET /v1/version": {"cluster": "default", "version": "9"},
+        "GET /v1/ready": {"status": "ok"},
+        "GET /v1/tokens": page(),
+        "GET /v1/fleet": httpx.Response(status, json={"status": status, "code": "no", "detail": "no"}),
+    }
+    assert [told(headroom)[name]["todo"] for name in ("nodes", "plans", "beliefs")] == [todo] * 3
 
 
 @pytest.mark.parametrize(
