@@ -364,10 +364,8 @@ def cost(
         raise InputError(f"{by!r} is no grouping{did_you_mean(by, (*_GROUPS, 'label:KEY'), all_known=True)}")
     since, until = span_of(start, end, last)
     query = {"by": group, "label": label or None, "accounting": accounting, "project": project}
-    with connect(server, token) as client:
+    with connect(server, token) as client, told_near(client, kinds.PROJECT, [project or ""]):
         answer = client.costs(**query, **{"from": since.isoformat(), "to": until.isoformat()})
-        if not answer["items"]:
-            _require(client, project)
     if not answer["items"] and output.is_for_people:
         typer.echo(f"headroom: {_NOTHING_YET}", err=True)
     if output is Format.CSV:
@@ -389,13 +387,6 @@ def _numbers(items: Sequence[Mapping[str, object]], columns: tuple[str, ...]) ->
     return rows(tuple(items[0]) if items else columns, (tuple(item.values()) for item in items))
 
 
-def _require(client: Client, project: str | None) -> None:
-    """Nothing was spent by what there is not. Raises ApiError."""
-    if project is not None:
-        with told_near(client, kinds.PROJECT, [project]):
-            client.get("project", project)
-
-
 @report.command("focus")
 def focus(
     last: Last = None,
@@ -411,10 +402,8 @@ def focus(
     if output is not Format.CSV:
         raise InputError("FOCUS is written as CSV only")
     since, until = span_of(start, end, last)
-    with connect(server, token) as client:
+    with connect(server, token) as client, told_near(client, kinds.PROJECT, [project or ""]):
         found = client.focus(**{"from": since.isoformat(), "to": until.isoformat()}, project=project)
-        if found.count("\n") <= 1:
-            _require(client, project)
     sys.stdout.write(found)
 
 

@@ -433,6 +433,9 @@ def test_money_is_asked_for_by_span_and_written_as_csv(world: World, headroom: H
                   ("--from", "2026-11-01", "--last", "1d"), ("--last", "99999y")):  # fmt: skip
         assert headroom("report", "cost", *words)[0] == Exit.USAGE, words
     assert headroom("report", "focus", "--last", "3y")[0] == Exit.USAGE
+    for kind in ("cost", "focus"):
+        status, _, err = headroom("report", kind, "--project", "dmo")
+        assert (status, "there is no project dmo; did you mean demo?" in err) == (Exit.NOT_FOUND, True), err
     assert world.call("GET", "/v1/costs?by=label").json()["errors"][0]["pointer"] == "query:label"
 
 

@@ -275,6 +275,10 @@ def test_costs_are_reported_by_everything(world: World) -> None:
             assert (found.json()["items"], found.json()["usd"]) == ([], 0.0)
     assert world.call("GET", "/v1/costs", "own reporter").json()["project"] == "demo"
     assert world.call("GET", "/v1/costs?project=other", "own reporter").status_code == 404
+    for path in ("/v1/costs", "/v1/costs/focus"):
+        assert world.call("GET", f"{path}?project=demo", "reporter").status_code == 200
+        found = world.call("GET", f"{path}?project=dmo", "reporter")
+        assert (found.status_code, found.json()["detail"]) == (404, "there is no project dmo")
     for query in ("from=2026-02-01T00:00:00Z&to=2026-01-01T00:00:00Z", "from=0001-01-01T00:00:00Z", "to=nonsense"):
         assert world.call("GET", f"/v1/costs?{query}", "reporter").status_code == 422
 
