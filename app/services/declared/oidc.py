@@ -21,7 +21,7 @@ from urllib.parse import quote_plus, urlencode, urlsplit
 
 import httpx
 
-from app.errors import ForbiddenError, UnauthenticatedError
+from app.errors import FieldsError, ForbiddenError, UnauthenticatedError
 from app.services.declared.sign_ins import SIGN_IN_S, WHO_MAY, SignedIn, SignIns
 from app.services.declared.tokens import Deed, TokenRequest, Tokens
 from app.settings import Settings
@@ -184,7 +184,13 @@ class OidcSignIns:
         wanted = TokenRequest(name=name, role=grant.role, project=grant.project, ttl_s=SIGN_IN_S)
         deed = Deed(actor=f"oidc:{claims['sub']}"[:200], request_id=request_id)
         # Nobody is told its secret: it stands in the list, and ends what it let in when it is revoked.
-        token = Tokens(self._database).issue(wanted, deed)
+        try:
+            token = Tokens(self._database).issue(wanted, deed)
+        except FieldsError as error:
+            self._note("no-project", error.message)
+            raise ForbiddenError(
+                f"{error.message}, though your {self._order.claim} grants it; ask who runs this"
+            ) from None
         return SignIns(self._database).begin_with(token.id, browser, request_id)
 
     def _refused(self, reason: str) -> OidcRefusedError:
@@ -300,16 +306,25 @@ def _asked(
         taken = way(httpx.URL(address))
         headers = {"Accept": "application/json"}
         with httpx.stream(method, address, data=form, auth=basic, timeout=CALL_S, headers=headers, **taken) as answer:
-            found = json.loads(_bounded(answer.iter_bytes()))
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError) as error:
+            found = _object(_bounded(answer.iter_bytes()))
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         raise TransientError(f"the identity provider cannot be asked: {type(error).__name__}") from None
     if form is not None and 400 <= answer.status_code < 500:
-        if isinstance(found, dict) and found.get("error") == "invalid_client":
+        if found is not None and found.get("error") == "invalid_client":
             raise OidcRefusedError("the provider does not take this server's secret")
-        raise OidcRefusedError("the provider does not take the code")
-    if answer.status_code != 200 or not isinstance(found, dict):
-        raise TransientError(f"the identity provider answers {answer.status_code}")
+        raise OidcRefusedError(f"the provider does not take the code: it answers {answer.status_code}")
+    if answer.status_code != 200 or found is None:
+        no_json = "" if found is not None else " without JSON"
+        raise TransientError(f"the identity provider answers {answer.status_code}{no_json}")
     return found
+
+
+def _object(content: bytes) -> Claims | None:
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _bounded(parts: Iterable[bytes]) -> bytes:
@@ -363,11 +378,8 @@ def _number(claims: Claims, name: str) -> float:
 
 
 def _part(text: str) -> Claims:
-    try:
-        found = json.loads(_bytes(text))
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+    found = _object(_bytes(text))
+    if found is None:
         raise OidcRefusedError("the id token is none")
     return found
 

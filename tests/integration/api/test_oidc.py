@@ -19,9 +19,10 @@ from app.api.admission import AT_ONCE_MAX
 from app.api.auth import RateLimiter
 from app.api.console import door
 from app.services.declared import oidc
-from app.services.declared.oidc import OidcProvider, oidc_order
+from app.services.declared.oidc import OidcGrant, OidcProvider, oidc_order
 from app.settings import Settings
 from app.store.engine import Database
+from app.store.tokens import Role
 from solvers.errors import InputError, TransientError
 from tests.integration.api.provider import CLIENT, ROLES, SECRET, Provider, b64, pair
 from tests.integration.api.world import OWN, World, build_world
@@ -179,6 +180,19 @@ def test_a_secret_that_the_provider_does_not_take_is_told_as_such(site: World, p
     own._provider = OidcProvider(replace(own._order, secret="another"))
     refused(site, finish(site, provider.authorize(begin(site))), "does not take this server")
     assert "does not take this server's secret" in reasons(site)[0]
+
+
+def test_a_refusal_without_json_is_a_refusal(site: World, provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(provider, "redeem", lambda _: (401, "<h1>Unauthorized</h1>"))
+    refused(site, finish(site, provider.authorize(begin(site))), "does not take the code: it answers 401")
+    assert "it answers 401" in reasons(site)[0]
+
+
+def test_a_project_that_is_not_there_is_told_and_noted(site: World, provider: Provider) -> None:
+    own = site.app.state.services.oidc
+    own._order = replace(own._order, grants=(OidcGrant(value="ml", role=Role.VIEWER, project="visoin"),))
+    refused(site, finish(site, provider.authorize(begin(site))), "there is no project visoin", 403)
+    assert reasons(site) == ["there is no project visoin"]
 
 
 def test_the_next_key_of_a_provider_that_names_none_is_found(
