@@ -267,7 +267,8 @@ def hold_lines(held: Document | None) -> list[str]:
     if held is None:
         return []
     who = held.get("by_name") or held["by"]
-    return [f"planning is held until {_clock(held['until'])} by {who}: {held['reason']} (headroom resume ends it)"]
+    told = f"{held['reason']}; what is short is told as it was planned (headroom resume ends it)"
+    return [f"planning is held until {_clock(held['until'])} by {who}: {told}"]
 
 
 def _clock(moment: str) -> str:

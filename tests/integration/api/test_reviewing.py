@@ -133,7 +133,9 @@ def test_a_rollback_is_held_seen_and_ended(world: World, headroom: Headroom) -> 
     assert out.splitlines()[0] == "generation 3 is what generation 1 was"
     assert "planning is held until " in out
     (line,) = [line for line in headroom("status")[1].splitlines() if line.startswith("planning is held until ")]
-    assert " by admin: generation 2 was rolled back" in line
+    assert " by admin: generation 2 was rolled back; what is short is told as it was planned (" in line
+    page = world.call("GET", "/", None, headers=world.cookie("viewer")).text
+    assert ("Planning is held</a> until" in page, "told as it was planned" in page) == (True, True)
     assert world.call("GET", "/v1/planning").json()["held"]["reason"] == "generation 2 was rolled back"
     assert world.call("GET", "/v1/fleet", "own viewer").json()["held"] is None
     with world.database.transaction() as session:
