@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave bad rows out instead of ending there.")]
 _DEFAULT_MODEL = "headroom"
+_DOCUMENT = re.compile(r"""^[{\s]*["']?kind["']?\s*:""", re.MULTILINE)
 
 
 def fit(
@@ -223,6 +224,8 @@ def next_points(
 def _import(client: Client, file: str, *, skip_bad: bool) -> Iterator[Document]:
     """What of a file is stored, after each of its parts."""
     text = sys.stdin.read() if file == "-" else _text(Path(file))
+    if _DOCUMENT.search(text):
+        raise InputError(f"{file}: this is a document, and measurements are read here: headroom apply -f {file}")
     if file != "-" and is_json(text):
         yield _send(client, file, {"points": _listed(file, text)}, skip_bad=skip_bad)
         return

@@ -517,6 +517,16 @@ def test_a_list_of_points_is_sent_as_json(api: Api, headroom: Headroom, tmp_path
     assert (said.status, "expected a list" in said.err) == (Exit.USAGE, True)
 
 
+@pytest.mark.parametrize(
+    "text", ["# Mine.\nkind: profiles\nfile: points.csv\n", "model: a\nkind : profiles\n", '{"kind": "profiles"}']
+)
+def test_a_document_is_sent_to_who_stores_it(api: Api, headroom: Headroom, tmp_path: Path, text: str) -> None:
+    path = tmp_path / "profiles.yaml"
+    path.write_text(text, encoding="utf-8")
+    said = headroom("profiles", "import", str(path))
+    assert (said.status, f"headroom apply -f {path}" in said.err, api.asked) == (Exit.USAGE, True, [])
+
+
 def test_refused_rows_are_named_by_line_and_column(api: Api, headroom: Headroom, sheet: Path) -> None:
     api.answers["POST /v1/profiles"] = refused(SHARE, SHORT)
     said = headroom("profiles", "import", str(sheet))
