@@ -72,7 +72,6 @@ def embedded_url(home: Path) -> str:
     Raises StateError with the server's own words when it does not start, TransientError when it recovers once more.
     """
     data = _data_path(home)
-    data.parent.mkdir(parents=True, exist_ok=True)
     with _locked(data):
         account = _account(data)
         if account.uid is not None:
@@ -133,8 +132,17 @@ def _binaries() -> Path:
 
 @contextmanager
 def _locked(data: Path) -> Iterator[None]:
-    """Hold the file that keeps two processes from starting or stopping the same server at once."""
-    with (data.parent / "pgdata.lock").open("w") as handle:
+    """Hold the file that keeps two processes from starting or stopping the same server at once.
+    Raises StateError where there can be none.
+    """
+    try:
+        data.parent.mkdir(parents=True, exist_ok=True)
+        handle = (data.parent / "pgdata.lock").open("w")
+    except OSError as error:
+        # In a container without a folder of its own, what is missing is the database's address.
+        missing = "set HEADROOM_DATABASE_URL, or HEADROOM_HOME to a folder that may be written to"
+        raise StateError(f"no place for an embedded database: {error.filename}: {error.strerror}; {missing}") from None
+    with handle:
         os.fchmod(handle.fileno(), 0o600)
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield

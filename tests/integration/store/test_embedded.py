@@ -107,6 +107,15 @@ def test_a_server_that_recovers_once_more_is_told_as_that(home: Path, monkeypatc
     wait_until(lambda: embedded.standing_url(home) == url, "it is back")
 
 
+def test_a_home_that_cannot_be_written_to_sends_to_a_database_of_ones_own(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StateError, match="HEADROOM_DATABASE_URL"):
+        embedded.embedded_url(tmp_path / "file" / "home")
+    (tmp_path / "pgdata.lock").mkdir()
+    with pytest.raises(StateError, match="HEADROOM_DATABASE_URL"):
+        embedded.embedded_url(tmp_path)
+
+
 def test_it_outlives_the_process_that_started_it_and_is_shared(home: Path) -> None:
     url = _elsewhere(home)
     pid = _pid(home)
