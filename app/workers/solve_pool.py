@@ -413,20 +413,20 @@ def _serve(connection: Connection[object, object], factory: PlannerFactory, pare
         return
 
 
-def _made(factory: PlannerFactory, name: str, policy: Policy) -> Planner | Exception:
+def _made(factory: PlannerFactory, name: str, policy: Policy) -> Planner | BaseException:
     try:
         return factory(name, policy)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the request that follows is answered with it
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the request that follows is answered with it
         return error
 
 
 def _answer(
-    planner: Planner | Exception, request: PlanRequest, state: bytes | None, recorder: _Recorder
+    planner: Planner | BaseException, request: PlanRequest, state: bytes | None, recorder: _Recorder
 ) -> ChildAnswer:
     try:
-        if isinstance(planner, Exception):
+        if isinstance(planner, BaseException):
             raise planner
         thought = think(planner, request, state, recorder)
         return ChildAnswer(canonical_json(thought.proposal), None, tuple(recorder.events), thought.state)
-    except Exception as error:  # noqa: BLE001 - whatever a planner raises is this cycle's engine error, told to the parent
+    except BaseException as error:  # noqa: BLE001 - whatever a planner raises is this cycle's engine error, told to the parent
         return ChildAnswer(None, f"{type(error).__name__}: {error}", tuple(recorder.events))

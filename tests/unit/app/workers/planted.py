@@ -78,6 +78,14 @@ def _raise(request: PlanRequest, reporter: Reporter) -> Proposal:
     raise ZeroDivisionError("planted")
 
 
+def _interrupt(request: PlanRequest, reporter: Reporter) -> Proposal:
+    raise KeyboardInterrupt
+
+
+def _leave(request: PlanRequest, reporter: Reporter) -> Proposal:
+    sys.exit("planted")
+
+
 def _wrong_type(request: PlanRequest, reporter: Reporter) -> Proposal:
     return "not a proposal"  # type: ignore[return-value]
 
@@ -167,6 +175,8 @@ _BEHAVIOURS: dict[str, Callable[[PlanRequest, Reporter], Proposal]] = {
     "exit": _exit,
     "segfault": _segfault,
     "raise": _raise,
+    "interrupt": _interrupt,
+    "leave": _leave,
     "wrong-type": _wrong_type,
     "wrong-field": _wrong_field,
     "not-a-number": _not_a_number,

@@ -180,6 +180,8 @@ def test_lost_child_is_an_engine_error_and_is_replaced(pool: SolvePool, planner:
     ("planner", "message"),
     [
         ("raise", "ZeroDivisionError: planted"),
+        ("interrupt", "KeyboardInterrupt"),
+        ("leave", "SystemExit: planted"),
         ("unknown", "no planner is called unknown"),
         ("wrong-type", "answered with str, not with Proposal"),
         ("wrong-field", "broke its contract"),
