@@ -99,7 +99,8 @@ class Decisions:
         )
         generation = promote(self._database, self._cluster, plan, review.picture, author, Lane.ACT)
         _log.info("target.rolled_back", plan=line.plan_id, generation=generation, restored=line.generation, actor=actor)
-        held = self._database.read(targets.held_back, self._cluster)
+        with self._database.transaction() as session:
+            held = targets.held_back(session, self._cluster)
         return RolledBack(
             plan_id=line.plan_id, generation=generation, restored=line.generation, held=held, worse=review.worse
         )

@@ -281,7 +281,8 @@ def test_a_rollback_restores_what_stood_and_holds_the_planner(world: World, plan
     planning.run_lanes(leader)
     check_history(world, [1, 2])
     before, after = world.column("SELECT plan_id FROM target_history ORDER BY generation")
-    done = planning.rollback(None, 600.0, "token:ann", Remark(comment="slow"))
+    with world.database.whole():  # as a request that carries a key has it
+        done = planning.rollback(None, 600.0, "token:ann", Remark(comment="slow"))
     assert (done.plan_id, done.generation, done.restored) == (before, 3, 1)
     assert any("vision/auto" in item for item in done.worse)
     assert done.held is not None
