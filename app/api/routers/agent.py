@@ -34,7 +34,7 @@ from app.records import plain, record, record_of
 from app.services.declared.identity import Certified
 from app.services.declared.tokens import Actor
 from app.services.seen.routes import Route, Routes
-from app.services.seen.telemetry import Acknowledged, Telemetry
+from app.services.seen.telemetry import Acknowledged, OfferedAcknowledged, Telemetry
 from solvers.errors import NotFoundError
 
 agent_router = router_of("agent")
@@ -210,7 +210,7 @@ def hand_over_log(
 @agent_router.post(
     "/v1/agent/edge-reports",
     summary="Deliver offered load",
-    response_model=Acknowledged,
+    response_model=OfferedAcknowledged,
     openapi_extra=_message("EdgeReport", many=True),
 )
 async def send_edge_reports(request: Request, actor: EdgeReporter, body: bytes = Depends(read_body)) -> Any:

@@ -21,9 +21,10 @@ from urllib.parse import urlsplit
 from sqlalchemy.orm import Session
 
 from agents.wire import EdgeReport, NodeReceipt, ReplicaReadBack, ReplicaReport, Report
+from app import kinds
 from app.errors import ClockBackwardsError, FieldsError
-from app.records import record
-from app.store import events, ingest, nodes, targets, telemetry
+from app.records import record, record_of
+from app.store import documents, events, ingest, nodes, targets, telemetry
 from app.store.engine import Database
 from app.store.events import Event
 from app.store.grouped import GroupCommit
@@ -43,6 +44,7 @@ LINGER_S_PER_NODE = 0.001
 FOREIGN = "node.spoke_of_others"
 FOREIGN_EVERY_S = 3600.0
 FOREIGN_NAMED_MAX = 8
+UNKNOWN_TOLD_MAX = 100
 
 
 REPORTS_PER_CALL_MAX = 720
@@ -62,6 +64,12 @@ class Acknowledged:
 
     accepted: int
     duplicates: int
+
+
+@record
+class OfferedAcknowledged(Acknowledged):
+    unknown: tuple[str, ...]
+    """Services that nobody declared, a hundred at most: what was asked of them counts once somebody does."""
 
 
 @record
@@ -235,12 +243,19 @@ class Telemetry:
         own = [await self._own(prefix, report) for prefix, report in zip(prefixes, reports, strict=True)]
         return _acknowledge(await self._reports.submit(tuple(own)), prefixes)
 
-    async def accept_edge_reports(self, reports: tuple[EdgeReport, ...], many: bool) -> Acknowledged:
+    async def accept_edge_reports(self, reports: tuple[EdgeReport, ...], many: bool) -> OfferedAcknowledged:
         """Store a gateway's reports, oldest first. Raises as `accept_reports` does."""
         prefixes = _prefixes(len(reports), many)
         for prefix, report in zip(prefixes, reports, strict=True):
             self._check_time(prefix, report.observed_at_s)
-        return _acknowledge(await self._edges.submit(reports), prefixes)
+        done = _acknowledge(await self._edges.submit(reports), prefixes)
+        told = {each.service for report in reports for each in report.samples}
+        unknown = await asyncio.to_thread(self._undeclared, told)
+        return record_of(OfferedAcknowledged, done, unknown=tuple(unknown[:UNKNOWN_TOLD_MAX]))
+
+    def _undeclared(self, services: set[str]) -> list[str]:
+        with self._database.reading() as session:
+            return sorted(services.difference(map("/".join, documents.saying(session, kinds.SERVICE))))
 
     def accept_receipt(self, receipt: NodeReceipt, peer: str) -> bool:
         """Keep what a node read back of what it was told to hold; tells whether it was new. `peer`: whence it came.

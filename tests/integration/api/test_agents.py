@@ -264,7 +264,12 @@ def test_offered_load_comes_from_gateways(world: World) -> None:
     ).json() == {
         "accepted": 1,
         "duplicates": 0,
+        "unknown": ["demo/vision"],
     }
+    world.put(kinds.SERVICE, builders.service())
+    both = encode(edge_report(2, {"demo/vision": 5.0, "demo/visoin": 5.0}))
+    told = world.call("POST", "/v1/agent/edge-reports", "gateway", plain=both).json()
+    assert told == {"accepted": 1, "duplicates": 0, "unknown": ["demo/visoin"]}
     other = encode(edge_report(2, {"demo/vision": 5.0}, gateway="elsewhere"))
     assert world.call("POST", "/v1/agent/edge-reports", "gateway", plain=other).status_code == 403
     assert world.call("POST", "/v1/agent/edge-reports", "operator", plain=[other]).status_code == 200
