@@ -17,7 +17,7 @@ from app.errors import PreconditionError
 from app.records import record, record_of
 from app.services.declared.documents import Documents, PutAnswer
 from app.services.declared.tokens import Deed
-from app.services.explaining.sentences import sentence
+from app.services.explaining.sentences import off_sentence, sentence
 from app.store import documents, plans, targets, tasks
 from app.store.documents import Precondition
 from app.store.engine import Database
@@ -25,7 +25,7 @@ from app.store.pages import StoredPage
 from app.store.tasks import TaskListing, TaskRow, TaskState
 from solvers.domain.evidence import Reason
 from solvers.domain.plan import Assignment, Unplaced
-from solvers.domain.workload import OfflineTask, WorkloadKind
+from solvers.domain.workload import OfflineTask, ServiceMode, WorkloadKind
 from solvers.errors import NotFoundError, StateError
 
 NAME_PREFIX = "task-"
@@ -71,7 +71,7 @@ class TaskStatusLine:
     inputs_done: float
     evictions: int
     queue_position: int | None
-    """1 is next; null for tasks that have a place or are done."""
+    """1 is next; null for tasks that have a place, are done, or are `off` or on `shadow`."""
     group: TaskGroupLine | None
     rate_rps_predicted: float | None
     latency_ms_predicted: float | None
@@ -150,6 +150,9 @@ class _Standing:
         first_rps = first.capacity_rps if first is not None else 0.0
         placed = first or self.unplaced.get(task)
         reasons = () if placed is None else placed.reasons
+        why = tuple(sentence(reason) for reason in reasons)
+        if first is None and row.spec["mode"] == ServiceMode.OFF:
+            why = (off_sentence(task),)
         return record_of(
             TaskStatusLine,
             row,
@@ -169,7 +172,7 @@ class _Standing:
             rate_rps_predicted=rate_rps if held else None,
             latency_ms_predicted=1000.0 * first.batch / first_rps if first and first_rps > 0.0 else None,
             finish_at_predicted=row.read_at + timedelta(seconds=left / rate_rps) if rate_rps > 0.0 else None,
-            why=() if row.state is TaskState.DONE else tuple(sentence(reason) for reason in reasons),
+            why=() if row.state is TaskState.DONE else why,
         )
 
 

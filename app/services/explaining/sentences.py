@@ -210,7 +210,11 @@ def mode_sentence(workload: str, mode: ServiceMode, plan_id: str | None, told: I
         return f"{workload} is on shadow: its plans are only recorded, the newest is {plan_id}."
     if mode is ServiceMode.SHADOW:
         return f"{workload} is on shadow: its plans are only recorded, and there is none yet."
-    return f"{workload} is off: nobody plans for it." if mode is ServiceMode.OFF else None
+    return off_sentence(workload) if mode is ServiceMode.OFF else None
+
+
+def off_sentence(workload: str) -> str:
+    return f"{workload} is off: nobody plans for it."
 
 
 def facts_text(facts: Iterable[Fact]) -> str:

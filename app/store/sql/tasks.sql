@@ -9,7 +9,8 @@ WITH standing AS (
     SELECT t.project, t.name, t.spec, t.created_at AS submitted_at, p.begun_at, ended.at AS finished_at,
         asked.deadline_at, least(coalesce(p.done, 0), asked.inputs) AS inputs_done, coalesce(p.evictions, 0) AS evictions,
         p.executed_ms / nullif(p.executions, 0) AS latency_ms_measured,
-        ended.at IS NULL AND standing.task IS NULL AS unseated, now() AS read_at,
+        ended.at IS NULL AND standing.task IS NULL AND t.spec ->> 'mode' NOT IN ('off', 'shadow') AS in_line,
+        now() AS read_at,
         CASE WHEN ended.at IS NOT NULL THEN 'done' WHEN now() > asked.deadline_at THEN 'late'
             WHEN standing.task IS NOT NULL THEN 'running' ELSE 'waiting' END AS state
     FROM tasks t
@@ -21,8 +22,8 @@ WITH standing AS (
     CROSS JOIN LATERAL (
         SELECT CASE WHEN p.done >= asked.inputs THEN coalesce(p.finished_at, p.updated_at) END AS at) ended
 ), ranked AS (
-    SELECT told.*, CASE WHEN unseated THEN row_number() OVER (
-        PARTITION BY unseated ORDER BY (spec ->> 'priority')::integer DESC, project, name) END AS rank
+    SELECT told.*, CASE WHEN in_line THEN row_number() OVER (
+        PARTITION BY in_line ORDER BY (spec ->> 'priority')::integer DESC, project, name) END AS rank
     FROM told
 )
 SELECT project, name, spec, state, submitted_at, begun_at, finished_at, deadline_at, inputs_done, evictions,

@@ -128,6 +128,14 @@ def test_waiting_tasks_stand_in_line_by_priority_and_are_paged(world: World) -> 
     assert world.call("GET", "/v1/tasks/status?cursor=AAAA", "viewer").status_code == 422
 
 
+def test_a_task_that_nobody_plans_stands_in_no_line_and_says_why(world: World) -> None:
+    for name, mode in (("a", "off"), ("b", "auto"), ("c", "shadow")):
+        submit(world, name=name, mode=mode)
+    found = {item["name"]: item for item in statuses(world, "?state=waiting")}
+    assert {name: item["queue_position"] for name, item in found.items()} == {"a": None, "b": 1, "c": None}
+    assert (found["a"]["why"], found["b"]["why"]) == ([f"{OWN}/a is off: nobody plans for it."], [])
+
+
 def test_a_task_whose_time_is_over_is_late(world: World) -> None:
     submit(world, name="soon")
     submit(world, name="never", slo={"kind": "throughput", "throughput_rps_min": 5.0})
