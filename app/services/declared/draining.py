@@ -84,12 +84,15 @@ class Draining:
             if before is not schedulable:
                 changed: Plain = {"/schedulable": {"from": before, "to": schedulable}}
                 deed.note(session, f"node.{verb}", f"nodes/{node}", {"changed": changed, "comment": comment or ""})
-        return self.progress(node)
+        with self._database.transaction() as session:  # which sees what a request that is not over has written
+            return self._progress(session, node)
 
     def progress(self, node: str) -> NodeDrain:
         """How far it is. Raises NotFoundError."""
-        with self._database.reading() as session:
-            return _progress(session, self._cluster, node, self._short(session))
+        return self._database.read(self._progress, node)
+
+    def _progress(self, session: Session, node: str) -> NodeDrain:
+        return _progress(session, self._cluster, node, self._short(session))
 
 
 def _node(plain: Mapping[str, Any]) -> Node:

@@ -214,11 +214,14 @@ def test_a_node_is_drained_until_it_says_itself_that_it_is_empty(world: World, h
     assert event["facts"] == {"comment": "new fans", "changed": {"/schedulable": {"from": True, "to": False}}}
     sent = world.call("POST", "/v1/agent/reports", NODE, plain=_report())
     assert sent.is_success, sent.text
-    status, out, _ = headroom("drain", NODE, "--wait", "--timeout", "5s")
-    assert (status, out) == (0, f"{NODE} is empty: safe to reboot (headroom uncordon {NODE} puts it back)\n")
+    empty = f"{NODE} is empty: safe to reboot (headroom uncordon {NODE} puts it back)\n"
+    assert headroom("drain", NODE, "--wait", "--timeout", "5s")[:2] == (0, empty)
+    told = json.loads(headroom("uncordon", NODE, "-o", "json")[1])
+    assert (told["schedulable"], told["empty"]) == (True, False)
+    assert headroom("drain", NODE)[:2] == (0, empty), "as soon as it is asked"
     assert headroom("uncordon", NODE)[:2] == (0, f"{NODE} may be used again\n")
     assert world.call("GET", f"/v1/nodes/{NODE}").json()["schedulable"] is True
-    assert [item["name"] for item in trail(world, "node.uncordoned")] == ["node.uncordoned"]
+    assert [item["name"] for item in trail(world, "node.uncordoned")] == 2 * ["node.uncordoned"]
     assert headroom("drain", "nowhere")[0] == Exit.NOT_FOUND
 
 
