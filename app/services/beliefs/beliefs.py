@@ -418,7 +418,8 @@ def source_of(
             return "built-in library"
         return f"built-in library: {entry.source} (fit error {entry.error_pct_mean:.1f} %)"
     if quantity is Quantity.POWER_W:
-        return f"what replicas usually add on {gpu_type}, by its specification"
+        unknown = unknown_words(known_keys(belief), (model,))
+        return f"what replicas usually add on {gpu_type}, by its specification{unknown}"
     if quantity is Quantity.MEMORY_MIB and model in belief.evidence.facts.models:
         return f"by the size of {model}"
     queries = belief.evidence.samples.queries
@@ -430,3 +431,18 @@ def source_of(
     if model in belief.evidence.facts.models:
         return f"scaled from networks like {model} by its size and the specification of {gpu_type}"
     return f"what networks usually take on {gpu_type}; nothing is known of {model}"
+
+
+def known_keys(belief: Belief) -> frozenset[str]:
+    """Of all models and GPU types that somebody declared, measured or built in."""
+    evidence, facts = belief.evidence, belief.evidence.facts
+    told = (evidence.samples.queries, evidence.groups.groups.members)
+    entries = facts.library.entries if facts.library is not None else ()
+    names = {*facts.models, *facts.gpu_types, *(entry.model for entry in entries)}
+    return frozenset(map(name_key, names.union(*((*each.models, *each.gpu_types) for each in told))))
+
+
+def unknown_words(known: frozenset[str], names: Iterable[str]) -> str:
+    """How a source goes on where there is a model or GPU type among them that nobody knows."""
+    unknown = [name for name in dict.fromkeys(names) if name_key(name) not in known]
+    return f"; nothing is known of {', '.join(unknown)}" if unknown else ""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from app.errors import Fault, FieldsError
 from app.records import record, record_of
-from app.services.beliefs.beliefs import Belief, Beliefs, Progress, source_of
+from app.services.beliefs.beliefs import Belief, Beliefs, Progress, known_keys, source_of, unknown_words
 from app.services.profiles.forms import Sheet, SheetError, answers_to, keys_of, read_sheet, written
 from solvers.domain.arrays import Floats
 from solvers.domain.profile import BATCH_MAX, CLOCK_MHZ_MAX, CLOCK_MHZ_MIN, SHARE_PCT_MIN
@@ -181,6 +181,10 @@ class _Asked:
     belief: Belief
     asked: Sequence[PredictionQuery]
     _sources: dict[tuple[str, str, Origin, Quantity], str] = field(default_factory=dict)
+    _known: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._known = known_keys(self.belief)
 
     def answers(self) -> tuple[Prediction, ...]:
         found: list[Prediction | None] = [None] * len(self.asked)
@@ -240,9 +244,12 @@ class _Asked:
                 origin=None,
                 support=False,
                 distance=None,
-                source="nothing of the kind was ever seen",
+                source="nothing of the kind was ever seen" + unknown_words(self._known, (query.model, query.gpu_type)),
             )
-        own, origin, beside = Origin(int(alone.origin[place])), Origin(int(answer.origin[place])), alone is not answer
+        own, origin, company = Origin(int(alone.origin[place])), Origin(int(answer.origin[place])), ""
+        if query.neighbours and alone is not answer:
+            strangers = unknown_words(self._known, (each.model for each in query.neighbours))
+            company = _of_company(own, origin) + strangers
         return Prediction(
             quantity=query.quantity,
             mean=float(answer.mean[place]),
@@ -250,7 +257,7 @@ class _Asked:
             origin=origin.name.lower(),
             support=bool(answer.support[place]),
             distance=_finite(answer.distance[place]),
-            source=self._source(query, own) + (_of_company(own, origin) if query.neighbours and beside else ""),
+            source=self._source(query, own) + company,
         )
 
     def _source(self, query: PredictionQuery, origin: Origin) -> str:

@@ -157,6 +157,16 @@ def test_one_question_of_many_may_have_neighbours() -> None:
 def test_nothing_known_is_null() -> None:
     (answer,) = answers(replace(QUERY, model="stranger"))
     assert (answer.mean, answer.std, answer.origin, answer.distance, answer.support) == (None, None, None, None, False)
+    assert answer.source == "nothing of the kind was ever seen; nothing is known of stranger"
+
+
+def test_a_name_that_nobody_knows_is_told_where_there_is_a_number() -> None:
+    predictions = Predictions(cast("Beliefs", Fixed(belief("headroom"))))
+    beside = replace(QUERY, neighbours=(Neighbour(model="brt", batch=2, share_pct_sm=40.0),))
+    (crowded,) = predictions.answer((beside,)).what
+    assert crowded.source.endswith("as their pressures say; nothing is known of brt")
+    (power,) = predictions.answer((replace(QUERY, model="resnt50", quantity=Quantity.POWER_W),)).what
+    assert power.source.endswith("by its specification; nothing is known of resnt50")
 
 
 def test_questions_have_bounds() -> None:
