@@ -226,6 +226,13 @@ def _ready(item: Document) -> str:
     return f"{item['replicas_ready']}/{item['replicas_planned']}"
 
 
+def _device_state(device: Document) -> str:
+    if not device["up"]:
+        return "silent"
+    slow = (device.get("slow_factor") or 1.0) > 1.0
+    return "ill" if device["healthy"] is False else "slow" if slow else "up"
+
+
 def _bar(share_pct: float) -> str:
     filled = min(_BAR_WIDTH, round(share_pct * _BAR_WIDTH / 100))
     return "█" * filled + "·" * (_BAR_WIDTH - filled)
@@ -282,6 +289,7 @@ _DEVICES: Mapping[str, Cell] = {
     "node": "node",
     ">#": "index",
     "GPU": "gpu_type",
+    "state": _device_state,
     "SM share": lambda device: _bar(device["share_pct_sm_held"]),
     ">%": "share_pct_sm_held",
     ">busy %": "utilisation_pct",

@@ -107,10 +107,13 @@ def _nodes(client: Client) -> Symptom:
     behind = [node["id"] for node in nodes if node["generation_applied"] < fleet["generation"]]
     if behind:
         return odd(f"not yet at generation {fleet['generation']}: {', '.join(behind[:NAMED_MAX])}", "look again soon")
-    slow = [f"{item['id']} on {item['node']}" for item in fleet["devices"] if (item.get("slow_factor") or 1.0) > 1.0]
-    if slow:
-        todo = "see its temperature, host and driver (headroom doctor --node there), or headroom drain its node"
-        return odd(f"slower than their type: {', '.join(slow[:NAMED_MAX])}", todo)
+    named = [(f"{item['id']} on {item['node']}", item) for item in fleet["devices"]]
+    gone = [name for name, item in named if not item["up"] or item["healthy"] is False]
+    slow = [name for name, item in named if (item.get("slow_factor") or 1.0) > 1.0]
+    for found, told in ((gone, "not reported, or called ill, by their nodes"), (slow, "slower than their type")):
+        if found:
+            todo = "see its temperature, host and driver (headroom doctor --node there), or headroom drain its node"
+            return odd(f"{told}: {', '.join(found[:NAMED_MAX])}", todo)
     return well(f"{len(nodes)} report, all at generation {fleet['generation']}")
 
 

@@ -30,6 +30,8 @@ def device(node: str, index: int, *replicas: str, share: int = 50) -> dict[str, 
         "node": node,
         "index": index,
         "gpu_type": "t4",
+        "up": True,
+        "healthy": True,
         "share_pct_sm_held": share,
         "utilisation_pct": 40.0,
         "power_w": 33.3,
@@ -429,6 +431,19 @@ def test_nodes_hold_their_devices(api: Api, headroom: Headroom) -> None:
     assert "never seen" in out
     assert "██████████··········" in out
     assert [len(node["devices"]) for node in headroom("nodes", "-o", "json").json] == [2, 0]
+
+
+def test_a_gpu_that_its_node_does_not_report_or_calls_ill_is_marked(api: Api, headroom: Headroom) -> None:
+    found = fleet()
+    found["devices"] = [
+        {**device("n1", 0), "up": False, "healthy": None},
+        {**device("n1", 1), "healthy": False},
+        {**device("n1", 2), "slow_factor": 1.4},
+        device("n1", 3),
+    ]
+    api.answers["GET /v1/fleet"] = found
+    lines = headroom("nodes", "-o", "csv").out.splitlines()[-4:]
+    assert [line.split(",")[3] for line in lines] == ["silent", "ill", "slow", "up"]
 
 
 def test_top_looks_again_and_outlives_an_outage(api: Api, headroom: Headroom) -> None:

@@ -266,6 +266,14 @@ def test_what_the_api_tells_is_judged(
     lines = told(headroom)
     assert {lines[name]["state"] for name in ("nodes", "plans", "beliefs")} == {"odd"}
     assert lines["nodes"]["found"] == "not yet at generation 3: a"
+    node = {"id": "a", "up": True, "generation_applied": 3}
+    gpus = [{"id": f"GPU-{at}", "node": "a", "up": at != 1, "healthy": at != 2 and None} for at in range(3)]
+    api.answers["GET /v1/fleet"] = fleet(nodes=[node], devices=gpus)
+    line = told(headroom)["nodes"]
+    assert (line["state"], line["found"]) == (
+        "odd",
+        "not reported, or called ill, by their nodes: GPU-1 on a, GPU-2 on a",
+    )
 
 
 @pytest.mark.parametrize(

@@ -231,7 +231,15 @@ def test_the_version_comes_for_programs_too(headroom: Headroom) -> None:
     assert headroom("version").out == f"headroom {headroom('version', '-o', 'json').json['version']}\n"
 
 
-DEVICE = {"node": "n", "index": 0, "gpu_type": "t4", "share_pct_sm_held": 50.0, "replicas": []}
+DEVICE = {
+    "node": "n",
+    "index": 0,
+    "gpu_type": "t4",
+    "up": True,
+    "healthy": True,
+    "share_pct_sm_held": 50.0,
+    "replicas": [],
+}
 
 
 def shell(served: Served, words: str, **environment: str) -> subprocess.CompletedProcess[str]:
