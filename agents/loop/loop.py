@@ -24,6 +24,7 @@ from agents.log import Log
 from agents.loop.apply import Applier
 from agents.loop.collect import Collector, ReportBuffer, Sampler
 from agents.loop.governing import NodeGoverning
+from agents.loop.kept import KeptText
 from agents.loop.told import AgentTold
 from agents.loop.unsent import REPORTS_FILE, ReportFile
 from agents.loop.uplink import Mailbox, Tails, Uplink, listen
@@ -71,6 +72,7 @@ class Agent:
         self._devices = devices
         self._state = state
         self._log = log
+        self._target_file = KeptText(state, TARGET_FILE, log, "target")
         self._clocks = clocks or Clocks()
         self.boot_id = uuid.uuid4().hex
         reports = ReportFile(state.path / REPORTS_FILE, facts.node, log)
@@ -289,10 +291,7 @@ class Agent:
             return
         if changed:
             self._refused = None
-            try:
-                self._state.write_text(TARGET_FILE, json.dumps(encode(target), separators=(",", ":")))
-            except StateFileError as error:
-                self._log.event("target.not_kept", reason=str(error))
+            self._target_file.keep(json.dumps(encode(target), separators=(",", ":")))
             self._log.event("target.accepted", generation=target.generation)
 
     def _refuse(self, target: NodeTarget, refusal: TargetRefusedError) -> None:
@@ -310,6 +309,7 @@ class Agent:
             self._log.event("receipt.unreadable", code=error.code, reason=str(error))
 
     def _report(self) -> None:
+        self._target_file.again()
         try:
             report = self._collector.cut(self.applier.generation_applied)
         except DeviceError as error:

@@ -19,6 +19,7 @@ from agents.errors import AgentError, StateFileError
 from agents.identity import Identity, IdentityError
 from agents.log import Log
 from agents.loop.collect import ReportBuffer
+from agents.loop.kept import KeptText
 from agents.servers import Servers, SpreadConnection
 from agents.state import TOKEN_FILE, StateDirectory
 from agents.transport import HttpAnswer, StatusError, UnreachableError
@@ -132,7 +133,7 @@ class Uplink:
         self.servers = Servers(facts.servers, facts.node, tls=identity.context)
         self._connection = self.servers.connection()
         self._served_by = ""
-        self._state = state
+        self._token_file = KeptText(state, TOKEN_FILE, log, "token")
         self._mailbox = mailbox
         self._log = log
         self._jitter = random.Random()
@@ -171,6 +172,7 @@ class Uplink:
                     self._fetch()
                     fetch_at_s = now_s() + POLL_S * self._jitter.uniform(0.8, 1.2)
                     wait_s = max(0.0, fetch_at_s - now_s())
+                self._token_file.again()
                 if self._identity.is_due():
                     self._renew()
                 # After the target: reports may be turned away for long.
@@ -292,10 +294,7 @@ class Uplink:
         token, interval_s = joined.get("token"), joined.get("report_interval_s")
         if isinstance(token, str) and token and token != self._node_token:
             self._node_token = token
-            try:
-                self._state.write_text(TOKEN_FILE, token + "\n")
-            except StateFileError as error:
-                self._log.event("token.not_kept", reason=str(error))
+            self._token_file.keep(token + "\n")
         if isinstance(interval_s, int | float) and interval_s > 0.0:
             self.report_interval_s = float(interval_s)
         self._connection.token = self._node_token

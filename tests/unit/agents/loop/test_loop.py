@@ -213,6 +213,22 @@ def test_an_unreadable_host_is_said_once_and_tried_again(node: Node, monkeypatch
     assert [len(node.events(f"devices.{state}")) for state in ("unreadable", "readable")] == [1, 2]
 
 
+def test_a_target_that_the_disk_did_not_take_is_written_when_there_is_room(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.tell(1, replica_target("a"))
+    node.turns(1)
+    with monkeypatch.context() as full:
+        full.setattr(node.state, "write_text", mock.Mock(side_effect=StateFileError("no space left")))
+        node.tell(2, replica_target("b"))
+        node.turns(1)
+        node.agent._report()
+    assert '"generation":1' in (node.state.read_text(TARGET_FILE) or "")
+    node.agent._report()
+    assert '"generation":2' in (node.state.read_text(TARGET_FILE) or "")
+    assert [len(node.events(f"target.{state}")) for state in ("not_kept", "kept")] == [1, 1]
+
+
 class TestResuming:
     """An agent that comes after another one."""
 

@@ -164,6 +164,21 @@ def test_reports_are_sent_though_the_disk_is_too_full_for_another_certificate(
     assert [each["sequence"] for each in server.stored] == [1]
 
 
+def test_a_token_that_the_disk_did_not_take_is_written_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A join token lets in once: without its own the node would stay out after its next start."""
+    node = Node(tmp_path, Server())
+    with monkeypatch.context() as full:
+        full.setattr(StateDirectory, "write_text", mock.Mock(side_effect=StateFileError("no space left")))
+        for _ in range(3):
+            node.go_round()
+    node.go_round()
+    assert (tmp_path / TOKEN_FILE).read_text() == "own\n"
+    said = [json.loads(line)["event"] for line in node.said.getvalue().splitlines()]
+    assert [name for name in said if name.startswith("token.")] == ["token.not_kept", "token.kept"]
+
+
 def test_who_is_refused_after_an_outage_says_so_and_what_lets_it_in_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
