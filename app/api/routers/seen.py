@@ -351,7 +351,10 @@ def get_costs(
     query = CostQuery(
         by=by, accounting=accounting, start=start, end=end, project=visible_project(actor, project), label=label
     )
-    return answer(services_of(request).costs.report(query))
+    costs = services_of(request).costs
+    found = costs.report(query)
+    costs.require_spender(query.project, there=bool(found.items))
+    return answer(found)
 
 
 @costs_router.get(

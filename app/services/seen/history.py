@@ -85,19 +85,18 @@ class CostReports:
 
     def report(self, query: CostQuery) -> Costs:
         """Costs by one key. Raises FieldError for a span that is empty or longer than ten years, and for a label's key
-        where another grouping is wanted, or none where that is; NotFoundError for a project that neither is nor spent.
+        where another grouping is wanted, or none where that is.
         """
         check_span(query.start, query.end)
         if (query.by is CostBy.LABEL) != (query.label is not None):
             raise FieldError("query:label", "`label`, the key to group by, goes with by=label")
         report = self._reads.read(ledger.cost_report, query)
         items = tuple(_line(row) for row in report.rows)
-        self._require_spender(query.project, there=bool(items))
         return record_of(Costs, report, usd=round(float(report.usd), DIGITS), items=items)
 
     def focus(self, start: datetime, end: datetime, project: str | None) -> IO[bytes]:
         """The hours that begin in the span in the columns of FOCUS, as CSV to read once. Raises FieldError for a span
-        that is empty or longer than a year and a bit, NotFoundError as `report`.
+        that is empty or longer than a year and a bit, NotFoundError as `require_spender`.
         """
         check_span(start, end, FOCUS_DAYS_MAX)
         found = tempfile.SpooledTemporaryFile(max_size=FOCUS_BYTES_IN_MEMORY)  # noqa: SIM115 - who answers closes it
@@ -106,15 +105,15 @@ class CostReports:
         text.detach()
         found.seek(0)
         try:
-            self._require_spender(project, there=len(list(islice(found, 2))) > 1)
+            self.require_spender(project, there=len(list(islice(found, 2))) > 1)
         except HeadroomError:
             found.close()
             raise
         found.seek(0)
         return cast("IO[bytes]", found)
 
-    def _require_spender(self, project: str | None, *, there: bool) -> None:
-        """Nothing was spent by what there is not."""
+    def require_spender(self, project: str | None, *, there: bool) -> None:
+        """Raise NotFoundError for a project of which nothing is there, where that neither is."""
         if project is not None and not there:
             self._reads.read(documents.get, kinds.PROJECT, (project,))
 
