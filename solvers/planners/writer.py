@@ -275,16 +275,22 @@ def _numbers(reason: Reason) -> tuple[float, ...]:
     return tuple(fact.value for fact in reason.facts if not isinstance(fact.value, str))
 
 
-def unplaced_of(need: Need, lack: Lack, blockers: Iterable[Reason]) -> Unplaced:
-    """Say what is lacking, after what left no place for it, of several that differ in numbers alone the least. A GPU
-    type some of whose devices were looked at is not told to have none.
-    """
-    least: dict[tuple[ReasonCode, str], Reason] = {}
+def least(blockers: Iterable[Reason]) -> list[Reason]:
+    """What left no place, of several that differ in numbers alone the least. Alternatives are each told."""
+    found: dict[object, Reason] = {}
     for item in blockers:
-        known = least.setdefault((item.code, item.subject), item)
+        alike = item if item.code is ReasonCode.REJECTED_ALTERNATIVE else (item.code, item.subject)
+        known = found.setdefault(alike, item)
         if _numbers(item) < _numbers(known):
-            least[item.code, item.subject] = item
-    told = list(least.values())
+            found[alike] = item
+    return list(found.values())
+
+
+def unplaced_of(need: Need, lack: Lack, blockers: Iterable[Reason]) -> Unplaced:
+    """Say what is lacking, after what left no place for it. A GPU type some of whose devices were looked at is not told
+    to have none.
+    """
+    told = least(blockers)
     looked_at = {item.subject for item in told if item.code is not ReasonCode.NO_DEVICE_OF_TYPE}
     reasons = [item for item in told if item.code is not ReasonCode.NO_DEVICE_OF_TYPE or item.subject not in looked_at]
     if need.kind is WorkloadKind.JOB:
@@ -317,7 +323,7 @@ class SequentialAnswer:
 
     settled: tuple[Settled, ...]
     pinned: tuple[Assignment, ...]
-    explain: Explain = field(default=lambda settled: tuple(dict.fromkeys(settled.blockers)))
+    explain: Explain = field(default=lambda settled: tuple(least(settled.blockers)))
 
 
 def write_answer(request: PlanRequest, spec: PlannerSpec, answer: SequentialAnswer) -> Plan:

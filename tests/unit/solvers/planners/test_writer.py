@@ -116,5 +116,8 @@ def test_of_refusals_that_differ_in_numbers_the_least_is_told() -> None:
 
     blockers = [refusal(ReasonCode.POWER_CAP, share, 2.0 * share) for share in (80.0, 10.0, 40.0)]
     other = refusal(ReasonCode.NO_SHARE_LEFT, 100.0, 1.0)
+    alternatives = [replace(item, code=ReasonCode.REJECTED_ALTERNATIVE) for item in blockers]
     told = unplaced_of(NEED, Lack(rate_rps=1.0), (*blockers, other)).reasons
     assert told == (blockers[1], other)
+    settled = Settled(need=NEED, fleet=FLEET, blockers=[*blockers, other, *alternatives])
+    assert SequentialAnswer(settled=(), pinned=()).explain(settled) == (blockers[1], other, *alternatives)
