@@ -58,8 +58,18 @@ def _short_line(gap: ExplainedGap, served_rps: float) -> ShortLine:
         said = f"{much} of {four_digits(asked_rps)} requests/s unserved"
     if not served_rps and gap.kind != WorkloadKind.SERVICE:
         said = "no place"
-    first = gap.why[0].sentence.removesuffix(".") if gap.why else "its planner gave no reason"
-    return record_of(ShortLine, gap, id=gap.workload, part_short=part, told=f"{said}: {first}")
+    return record_of(ShortLine, gap, id=gap.workload, part_short=part, told=f"{said}: {_first(gap)}")
+
+
+def _first(gap: ExplainedGap) -> str:
+    """Why, first of all; that the fleet has none of a type is said of every such type, for none of them is meant."""
+    if not gap.why:
+        return "its planner gave no reason"
+    first, told = gap.why[0].reason, gap.why[0].sentence.removesuffix(".")
+    if first.code is not ReasonCode.NO_DEVICE_OF_TYPE:
+        return told
+    types = (item.reason.subject for item in gap.why if item.reason.code is first.code)
+    return told.replace(f"of type {first.subject}", f"of type {', '.join(types)}")
 
 
 def _missed_line(item: Assignment, why: Reason) -> ShortLine:

@@ -54,3 +54,14 @@ def test_who_is_served_without_a_promise_kept_is_told_once_and_after_who_lacks()
     found = short_lines(standing, gaps([unplaced("demo/some", 100.0)], None))
     assert [item.id for item in found] == ["demo/some", "demo/late"]
     assert found[1].told == "served, but nothing known keeps its SLO (latency best 35.71 ms, latency limit 30 ms)"
+
+
+def test_where_no_type_has_a_usable_device_all_are_named() -> None:
+    """As when every node is drained; one alone would seem to be what is wanted."""
+    types = [Reason(code=ReasonCode.NO_DEVICE_OF_TYPE, subject=name) for name in ("a100", "l4", "t4")]
+    missing = Reason(code=ReasonCode.REPLICAS_MIN, subject="demo/a")
+    gap = replace(unplaced("demo/a", 10.0), reasons=(*types, missing))
+    (line,) = short_lines((), gaps((gap,), None, {WorkloadId("demo/a"): "edge"}))
+    assert line.told.endswith("unserved: the pool of policy edge has no usable device of type a100, l4, t4")
+    (line,) = short_lines((), gaps((replace(gap, reasons=(types[1], missing)),), None, {}))
+    assert line.told.endswith("unserved: the fleet has no usable device of type l4")
