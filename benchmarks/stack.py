@@ -25,6 +25,7 @@ from app.store.tokens import Purpose, Role, TokenDraft
 from headroom_client import Client
 from solvers.errors import HeadroomError
 from tests.ports import free_port
+from tests.scratch import clear_after_us, make_own
 
 READY_S_MAX = 300.0
 
@@ -55,6 +56,7 @@ def running_stack(serve: Sequence[str] = ("app", "serve"), *, plans: bool = Fals
     """Database and API, ready, and a planner where `plans`; all gone at the end. `serve` is the module that serves,
     with its arguments; `settings` become `HEADROOM_…` variables.
     """
+    clear_after_us(make_own())
     with tempfile.TemporaryDirectory(prefix="headroom-bench-") as folder:
         home = Path(folder)
         url = embedded_url(home)

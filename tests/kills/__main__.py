@@ -13,6 +13,7 @@ from collections import Counter
 
 from tests.integration.faults.house import Postgres
 from tests.kills.life import Life
+from tests.scratch import clear_after_us, make_own
 
 
 def main() -> int:
@@ -23,6 +24,7 @@ def main() -> int:
     asked = parser.parse_args()
     faults: Counter[str] = Counter()
     number, broken, began_s = asked.seed, [], time.monotonic()
+    clear_after_us(make_own())
     postgres = Postgres()
     try:
         while faults.total() < asked.kills:

@@ -17,6 +17,7 @@ import pytest
 from app.store import embedded, migrate
 from app.store.engine import Database
 from solvers.errors import StateError, TransientError
+from tests.integration.planner.processes import alive
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
@@ -114,6 +115,19 @@ def test_a_home_that_cannot_be_written_to_sends_to_a_database_of_ones_own(tmp_pa
     (tmp_path / "pgdata.lock").mkdir()
     with pytest.raises(StateError, match="HEADROOM_DATABASE_URL"):
         embedded.embedded_url(tmp_path)
+
+
+def test_a_benchmark_that_is_told_to_end_leaves_none() -> None:
+    serve = "with s.running_stack() as it: print(it.postgres_pid, flush=True); sys.stdin.read()"
+    code = f"import sys, benchmarks.stack as s\n{serve}"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as run:
+        assert run.stdout is not None
+        server = int(run.stdout.readline())
+        assert alive(server)
+        run.terminate()
+    wait_until(lambda: not alive(server), "its database is gone")
 
 
 def test_it_outlives_the_process_that_started_it_and_is_shared(home: Path) -> None:
