@@ -7,6 +7,8 @@
  * worth more than the goal are ruled out first, which leaves few. What a knapsack chose is judged as it really is: a
  * candidate, and a goal for all others. A node above the goal is cut in two: by pressure as long as that is what makes it
  * look good, else by a workload. Nothing is worth more than the highest ceiling that is open, so it may stop at any time.
+ * Where prices are to settle, what is worth more than the goal lowers the price of what it serves instead of raising the
+ * goal: at the prices that this ends with nothing is, and ceilings of before hold, since nothing is worth more than it was.
  *
  * Latencies are table x variant x grid share x batch, `inf` where nothing runs; units as in `problems.joint`. Equal input
  * gives equal output on any machine: no threads, no clock, no reordered arithmetic. Work is counted in elementary steps.
@@ -18,8 +20,6 @@
 #define TURNS 6 /* moves of the multipliers of one node; one where it is cut by pressure whatever they are, of: */
 #define MANY 5000 /* options */
 #define WIDE 4 /* that is, as long as it has more than such a part of all pressures */
-#define REPEATED 8 /* of the work, repeats are no more than such a part, beside that of so many steps: */
-#define REPEATED_LEAST 2000000
 #define HUGE_RATE 1e200
 #define LANES 8 /* sums at a time */
 #define CHOICES_MAX 20000 /* of batches of one content: of more, each member has the one that is worth most */
@@ -54,13 +54,14 @@ typedef struct {
     int64_t step;            /* shares are multiples of it */
     int64_t work, repeats;   /* most steps; further contents without a workload in common per improvement */
     int64_t room;            /* most contents to return */
+    int64_t settles;         /* lowers `pi` instead of raising the goal above floor and tolerance */
 } Effort;
 
 typedef struct {
     double ceiling;
     int64_t work, found;
     int64_t *kind, *variant, *share_pct; /* found x (1, width, width) */
-    double *worth;
+    double *worth, *pi;      /* by workload, as lowered */
 } Found;
 
 void judge(const Problem *p, int64_t rows, int64_t width, const int64_t *kind, const int64_t *variant, const int64_t *pct,
@@ -86,6 +87,7 @@ typedef struct {
     int32_t must[WHOLE];
     int32_t onces, once[WHOLE]; /* workloads whose demand counts once, whatever serves it */
     double low, high, ceiling, usd[RESOURCES];
+    int64_t lowered; /* times that prices were before its options were weighed */
     Option *options; /* by workload, then share */
 } Node;
 
@@ -117,7 +119,7 @@ typedef struct {
     const Effort *effort;
     Found *out;
     Freedom *freedom;
-    int64_t pool, units, repeated; /* the last: work of repeats */
+    int64_t pool, units;
     double goal, best, held;       /* the last: with whichever batches */
     Between at[WHOLE + 1];
     Node **open;
@@ -127,6 +129,8 @@ typedef struct {
     int32_t *stairs;
     int64_t table_room, stairs_room;
     uint8_t *barred; /* workloads */
+    Prices now;
+    int64_t lowered, *last; /* times that prices were lowered, and the last one of each workload's */
     Judged one;
 } Search;
 
@@ -443,7 +447,7 @@ static void keep(Search *s, int64_t kind, int n, const int64_t *variant, const i
     if (worth > s->best) {
         s->best = worth;
         double goal = (worth > s->effort->floor ? worth : s->effort->floor) + s->effort->tolerance;
-        if (goal > s->goal) s->goal = goal;
+        if (goal > s->goal && !s->effort->settles) s->goal = goal;
     }
     if (worth < s->effort->least) return;
     for (int64_t i = 0; i < f->found; i++) {
@@ -460,6 +464,35 @@ static void keep(Search *s, int64_t kind, int n, const int64_t *variant, const i
         f->variant[at * width + j] = j < n ? variant[j] : -1;
         f->share_pct[at * width + j] = j < n ? pct[j] : 0;
     }
+}
+
+/* Where prices are to settle: lower ones for what these contents, judged last, serve, until they are worth half the
+ * tolerance less than the goal; first for what they serve most of. Where that does not do the goal rises. */
+static int settle(Search *s, int n, const int64_t *variant, double worth)
+{
+    double part[WHOLE], excess = worth - s->goal + 0.5 * s->effort->tolerance;
+    if (!s->effort->settles || worth <= s->goal) return 0;
+    for (int i = 0; i < n; i++) {
+        int64_t work = s->p->workload[variant[i]], j = 0;
+        while (s->p->workload[variant[j]] != work) j++;
+        double own = share_of(s, work, s->one.granted_rps[i]);
+        part[i] = 0, part[j] = part[j] + own < 1 ? part[j] + own : 1;
+    }
+    s->lowered++;
+    for (int most = 0; excess > 0; part[most] = 0) {
+        for (int i = 0; i < n; i++)
+            if (part[i] > part[most]) most = i;
+        if (!(part[most] > 0)) {
+            s->goal = worth; /* it is not worth that for what it serves */
+            break;
+        }
+        int64_t work = s->p->workload[variant[most]];
+        double usd = excess / part[most], *pi = s->out->pi + work;
+        excess = usd > *pi ? excess - *pi * part[most] : 0;
+        *pi = usd > *pi ? 0 : *pi - usd;
+        s->last[work] = s->lowered;
+    }
+    return 1;
 }
 
 /* The best batches of the members from one on. What is drawn beyond the limit costs nothing more, so either all of it is
@@ -525,14 +558,20 @@ static void freely(Search *s, int64_t kind, int n, const int64_t *variant, const
     s->held = f->best - s->prices->fixed[s->pool];
 }
 
-static double try_choice(Search *s, const Node *n, const Choice *c)
+/* Judged and kept: whether prices are others now. */
+static int try_contents(Search *s, int64_t kind, int n, int64_t *variant, int64_t *pct)
+{
+    double worth = really(s, kind, n, variant, pct);
+    if (worth > NEVER) keep(s, kind, n, variant, pct, worth);
+    return settle(s, n, variant, worth);
+}
+
+static int try_choice(Search *s, const Node *n, const Choice *c)
 {
     int64_t variant[WHOLE + 1], pct[WHOLE + 1];
-    if (!c->count || c->count > s->p->width) return NEVER;
+    if (!c->count || c->count > s->p->width) return 0;
     for (int i = 0; i < c->count; i++) variant[i] = c->chosen[i].variant, pct[i] = c->chosen[i].pct;
-    double worth = really(s, n->kind, c->count, variant, pct);
-    if (worth > NEVER) keep(s, n->kind, c->count, variant, pct, worth);
-    return worth;
+    return try_contents(s, n->kind, c->count, variant, pct);
 }
 
 /* ---- pricing: branch and bound ----------------------------------------------------------------------------------- */
@@ -703,18 +742,24 @@ static void cut(Search *s, Node *n, const Choice *c)
     push(s, part_of(s, n, pick->work, split, 1));
 }
 
-/* What is there once the workloads of the best are taken, and again, as long as that is no great part of the work. */
+/* What is there once the workloads of the best are taken, and again. */
 static void repeat(Search *s, Node *n, const Choice *first)
 {
     Choice choice = *first;
-    int64_t begun = s->out->work - s->repeated;
-    for (int64_t turn = 0; turn < s->effort->repeats && choice.count && REPEATED * (s->repeated - REPEATED_LEAST) <= begun; turn++) {
+    for (int64_t turn = 0; turn < s->effort->repeats && choice.count; turn++) {
         for (int i = 0; i < choice.count; i++) s->barred[choice.chosen[i].work % s->p->workloads] = 1;
         knapsack(s, n, &choice);
         try_choice(s, n, &choice);
-        s->repeated = s->out->work - begun;
     }
     memset(s->barred, 0, (size_t)s->p->workloads);
+}
+
+/* What is worth less since. */
+static void weigh_anew(Search *s, Node *n)
+{
+    for (int32_t i = 0; i < n->count && n->lowered < s->lowered; i++)
+        if (s->last[n->options[i].work % s->p->workloads] > n->lowered) weigh(s, n, &n->options[i], n->low, n->high);
+    n->lowered = s->lowered;
 }
 
 static void expand(Search *s, Node *n)
@@ -724,6 +769,7 @@ static void expand(Search *s, Node *n)
     memcpy(usd, n->usd, sizeof usd);
     int turns = n->count > MANY && wide(s, n) ? 1 : TURNS;
     for (int turn = 0; turn < turns; turn++) {
+        weigh_anew(s, n);
         reduce(s, n);
         knapsack(s, n, &choice);
         if (choice.count > s->p->clients[s->pool] && !n->counted) {
@@ -732,14 +778,17 @@ static void expand(Search *s, Node *n)
         }
         double ceiling = choice.value > NEVER / 2 ? choice.value + constant(s, n) : NEVER;
         if (ceiling < n->ceiling) n->ceiling = ceiling, memcpy(usd, n->usd, sizeof usd);
-        try_choice(s, n, &choice);
+        if (try_choice(s, n, &choice) && s->out->work < s->effort->work) {
+            turn--;
+            continue;
+        }
         if (choice.value > NEVER / 2) prune(s, n, &choice);
         if (n->ceiling <= s->goal || !n->count) break;
         memcpy(before, n->usd, sizeof before);
         if (turn < turns - 1) move(s, n, &choice, ceiling, spare);
         if (!memcmp(before, n->usd, sizeof before)) break;
     }
-    if (s->best > found && s->best >= s->effort->least) repeat(s, n, &choice);
+    if (!s->effort->settles && s->best > found && s->best >= s->effort->least) repeat(s, n, &choice);
     if (n->ceiling > s->goal && n->count) {
         memcpy(n->usd, usd, sizeof usd);
         cut(s, n, &choice);
@@ -774,8 +823,7 @@ static void alone(Search *s, int64_t kind, int64_t variant, int64_t pct, int64_t
     int64_t work = s->p->workload[variant];
     double most = base_of(s, kind, variant, pct) + gain_of(s, work, share_of(s, work, s->tables->alone_rps[cell]));
     if (most - drawn(s, pct, s->tables->least_w[cell]) - s->prices->fixed[s->pool] <= s->goal) return;
-    double worth = really(s, kind, 1, one, share);
-    if (worth > NEVER) keep(s, kind, 1, one, share, worth);
+    try_contents(s, kind, 1, one, share);
     freely(s, kind, 1, one, share);
 }
 
@@ -831,10 +879,11 @@ void price(const Problem *p, const Tables *tables, const Prices *prices, const E
     int64_t column[WHOLE];
     double numbers[6][WHOLE];
     uint8_t lawful;
-    Search s = {.p = p, .tables = tables, .prices = prices, .effort = effort, .out = out, .pool = pool, .best = NEVER, .held = NEVER,
+    Search s = {.p = p, .tables = tables, .effort = effort, .out = out, .pool = pool, .best = NEVER, .held = NEVER,
         .units = WHOLE / effort->step, .goal = effort->floor + effort->tolerance,
         .one = {&lawful, column, numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5]}};
     for (int64_t pct = 0; pct <= WHOLE; pct++) s.at[pct] = place(p, pct);
+    s.now = *prices, s.now.pi = out->pi, s.prices = &s.now, s.last = calloc((size_t)p->workloads + 1, sizeof(int64_t));
     s.barred = calloc((size_t)p->workloads + 1, 1), s.freedom = malloc(sizeof(Freedom));
     out->work = out->found = 0;
     for (int64_t kind = 0; kind < p->kinds; kind++)
@@ -843,7 +892,7 @@ void price(const Problem *p, const Tables *tables, const Prices *prices, const E
     out->ceiling = s.nodes && s.open[0]->ceiling > s.goal ? s.open[0]->ceiling : s.goal;
     if (s.held > out->ceiling) out->ceiling = s.held;
     while (s.nodes) drop(s.open[--s.nodes]);
-    free(s.open), free(s.table), free(s.layers), free(s.stairs), free(s.barred), free(s.freedom);
+    free(s.open), free(s.table), free(s.layers), free(s.stairs), free(s.barred), free(s.freedom), free(s.last);
 }
 
 /* Fills in what no prices change. */

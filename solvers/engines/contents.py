@@ -63,14 +63,17 @@ class Effort:
     """Shares are multiples of this; ceilings are those of such contents."""
     units: float = 1e6
     repeats: int = 0
-    """Further contents without a workload in common, whenever something better is found."""
+    """Further contents without a workload in common, whenever something better is found, unless it settles."""
+    settles: bool = False
+    """What is worth more than floor and tolerance lowers `pi`, until nothing is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Priced:
-    """Best contents of one pool's devices, in no order; nothing is worth more than the ceiling."""
+    """Best contents of one pool's devices, in no order; nothing is worth more than the ceiling at this `pi`."""
 
     ceiling: float
+    pi: Floats
     rows: Patterns
     units: int
 
@@ -193,17 +196,17 @@ class Contents:
         )  # fmt: skip
         how = Record(
             float(effort.floor), float(effort.tolerance), float(effort.least), effort.step_pct,
-            int(effort.units * UNIT_STEPS), effort.repeats, FOUND_MAX,
+            int(effort.units * UNIT_STEPS), effort.repeats, FOUND_MAX, int(effort.settles),
         )  # fmt: skip
-        kind, worth = np.zeros(FOUND_MAX, dtype=np.int64), np.zeros(FOUND_MAX)
+        kind, worth, pi = np.zeros(FOUND_MAX, dtype=np.int64), np.zeros(FOUND_MAX), prices.pi.copy()
         variants, shares = (np.zeros((FOUND_MAX, self.width), dtype=np.int64) for _ in range(2))
-        out = Record(0.0, 0, 0, kind, variants, shares, worth)
+        out = Record(0.0, 0, 0, kind, variants, shares, worth, pi)
         _library().price(
             self.record.pointer, tables.pointer, asked.pointer, how.pointer, ctypes.c_int64(pool), out.pointer
         )
         found = out.whole(2)
         rows = Patterns(kind=kind[:found], variants=variants[:found], shares_pct=shares[:found])
-        return Priced(ceiling=out.real(0), rows=rows, units=1 + out.whole(1) // UNIT_STEPS)
+        return Priced(ceiling=out.real(0), pi=pi, rows=rows, units=1 + out.whole(1) // UNIT_STEPS)
 
     @property
     def speeds(self) -> tuple[Floats, Floats]:

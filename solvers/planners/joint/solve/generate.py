@@ -38,14 +38,17 @@ class Look:
     step_pct: int
     """Shares are multiples of this; ceilings hold where it is the problem's step."""
     repeats: int = 0
+    settles: bool = False
+    """What is worth more than the part lowers what demand is worth: so a bound is near, however far the duals are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """Patterns worth more than they cost, and by pool what none is worth more than."""
+    """Patterns worth more than they cost, and by pool what none is worth more than at these duals."""
 
     rows: Patterns
     ceilings: Floats
+    duals: Floats
 
 
 class Pricing:
@@ -56,15 +59,17 @@ class Pricing:
         self._scale = scale_of(judge.problem)
         self._taken = np.where(judge.problem.pool_devices > 0, 1.0, 0.0)
         self._unit_ms = 1.0
-        """That a unit of work takes on this machine, by the last look; at least as long as where it was counted."""
+        """That a unit of work at all shares takes on this machine, by the last look; at least as long as where it was
+        counted.
+        """
 
     def slowness(self, deadline: Deadline) -> float:
         """How many times as long as where it was counted a unit takes here, where time is what ends the search."""
         return self._unit_ms if deadline.work_units is None else 1.0
 
     def price(self, duals: Floats, look: Look, deadline: Deadline, until_part: float) -> Found:
-        """The best patterns at these duals. Pools have equal parts of the time at first, then by what each took: a part
-        stays equal, so all have a ceiling, however little.
+        """The best patterns at these duals, or at what they settle at. Pools have equal parts of the time at first,
+        then by what each took: a part stays equal, so all have a ceiling, however little.
         """
         items, contents = self._rows.item_prices(duals), self._judge.contents
         contents.prepared()
@@ -72,27 +77,39 @@ class Pricing:
         found, size = [Patterns.none(self._width)], self._width
         pools = np.flatnonzero(self._judge.problem.pool_devices).tolist()
         units, begun_s = deadline.units_until(until_part), deadline.elapsed_s
-        lanes = min(contents.lanes, max(1, len(pools)))
+        coarse = COARSE if look.step_pct > max(1, self._judge.problem.share_step_pct) else 1.0
+        lanes, unit_ms = min(contents.lanes, max(1, len(pools))), coarse * self._unit_ms
         if deadline.work_units is None:
-            units *= lanes / self._unit_ms
+            units *= lanes / unit_ms
         # Nobody stops it on the way, so counted work is no more than there is time for.
-        units = min(units, 1000 * lanes * deadline.time_left_s / max(self._unit_ms, deadline.crowding))
+        units = min(units, 1000 * lanes * deadline.time_left_s / max(unit_ms, deadline.crowding))
         efforts = {}
         for pool in pools if units > 0 else ():
             most, taken = look.part * self._scale[pool], self._taken[pool] / self._taken.sum()
             mine, step_pct = (EQUAL_PART / len(pools) + (1 - EQUAL_PART) * taken) * units, look.step_pct
-            efforts[pool] = Effort(floor=-most, tolerance=most, step_pct=step_pct, units=mine, repeats=look.repeats)
+            efforts[pool] = Effort(
+                floor=0.0 if look.settles else -most,
+                tolerance=most,
+                step_pct=step_pct,
+                units=mine,
+                repeats=look.repeats,
+                settles=look.settles,
+            )
         for pool, best in zip(efforts, contents.price(items, efforts), strict=True):
             deadline.spend(best.units)
             self._taken[pool] = best.units
             ceilings[pool] = best.ceiling
+            items = replace(items, pi=np.minimum(items.pi, best.pi))
             found.append(best.rows.narrowed(size))
-        self._unit_ms = max(1.0, 1000 * lanes * (deadline.elapsed_s - begun_s) / max(1.0, self._taken.sum()))
-        return Found(rows=Patterns.chained(found), ceilings=ceilings)
+        took_ms = 1000 * lanes * (deadline.elapsed_s - begun_s)
+        self._unit_ms = max(1.0, took_ms / (coarse * max(1.0, self._taken.sum())))
+        return Found(rows=Patterns.chained(found), ceilings=ceilings, duals=self._rows.duals_at(duals, items.pi))
 
 
 EQUAL_PART = 0.25
 """Of the work of a look."""
+COARSE = 2.0
+"""So many times as long as at all shares a unit takes at fewer, where more of it is what is not counted."""
 
 
 def scale_of(problem: JointProblem) -> Floats:
@@ -117,6 +134,8 @@ def lagrangian(rows: Rows, duals: Floats, worth: Floats) -> float:
 
 SMOOTH = 0.5
 ROUNDS_MAX = 400
+SETTLED_DEVICES = 32
+"""Of fewer, what all are worth too much is less than what demand would have to be worth less."""
 REPEATS = 3
 REPEATS_MAX = 8
 LOOK_FIRST, LOOK_FINE, LOOK_LEAST, LOOK_OF_GAP = 0.01, 0.002, 2e-4, 0.2
@@ -283,7 +302,7 @@ def _converge(
     while state.rounds < pace.rounds and deadline.left_part > pace.until_part:
         deadline.spend(units_of(master))
         state.rounds += 1
-        before = state.best.value
+        before, left_part = state.best.value, deadline.left_part
         added = _round(master, pricing, deadline, pace, state)
         if added:
             answer = master.programme.solve(max(0.1, deadline.left_s))
@@ -294,10 +313,13 @@ def _converge(
                 break
         if pace.gap is not None and state.step_pct == step and state.gap <= pace.gap:
             break
-        hurries = deadline.left_part <= min(FINE_MOST, pace.fine_until * pricing.slowness(deadline))
+        wanted, like_this = pace.fine_until * pricing.slowness(deadline), left_part - deadline.left_part
+        hurries = wanted > 0 and deadline.left_part - like_this <= min(FINE_MOST, wanted)
         slow = hurries or (pace.gap is None and before - state.best.value <= SLOW * abs(before))
         if state.step_pct > finest and (slow or state.gap <= NEAR or (state.exact and not added)):
             state.refine(finest if hurries else finest * max(1, state.step_pct // 2 // finest))
+            if hurries:
+                state.part = pace.first_part * max(1.0, wanted / max(deadline.left_part, 1e-9))
         elif not added:
             if state.exact and state.part <= LOOK_LEAST:
                 break
@@ -333,11 +355,12 @@ def fitted(duals: Floats, rows: int) -> Floats:
 def _round(master: Master, pricing: Pricing, deadline: Deadline, pace: Pace, state: Relaxation) -> int:
     weight = 0.0 if state.exact else SMOOTH
     duals = weight * state.centre + (1 - weight) * state.best.row_duals
-    look = Look(part=state.part, step_pct=state.step_pct, repeats=pace.repeats)
+    settles = pace.gap is not None and bool(master.problem.pool_devices.sum() > SETTLED_DEVICES)
+    look = Look(part=state.part, step_pct=state.step_pct, repeats=pace.repeats, settles=settles)
     found = pricing.price(duals, look, deadline, pace.until_part)
-    bound = Bound.of(master.rows, duals, found.ceilings)
+    bound = Bound.of(master.rows, found.duals, found.ceilings)
     if pace.gap is None or bound.usd_per_h > state.proven:
-        state.centre, state.proven = duals, bound.usd_per_h
+        state.centre, state.proven = found.duals, bound.usd_per_h
     best = -np.inf if state.bound is None else state.bound.usd_per_h
     if pace.gap is not None and state.step_pct == master.problem.share_step_pct and bound.usd_per_h > best:
         state.bound = bound

@@ -221,6 +221,10 @@ class Rows:
             cut_usd=cut_usd[cut],
         )
 
+    def duals_at(self, duals: Floats, pi: Floats) -> Floats:
+        """These, where so much is paid for what is asked."""
+        return np.concatenate([np.where(self.wanted, pi, duals[: self.pool_at]), duals[self.pool_at :]])
+
     def _present(self, duals: Floats) -> Floats:
         """pool x workload: what it is worth that a replica is there."""
         floors = self.floors

@@ -81,14 +81,12 @@ GROUPS_UNTIL = 0.45
 """Of the deadline, kept from groups for what is about all of them."""
 GROUPS_MEND_PART, GROUP_COLUMNS = 0.3, 1500
 """Patterns of each that the whole begins with."""
-WHOLE_REPEATS = 64
-"""Contents that have no workload in common, of all groups: so many are worth adding at once."""
 GROUP_PACE = Pace(rounds=30, until_part=GENERATE_UNTIL, repeats=REPEATS_MAX, finest_pct=DIVE_PCT, cut_rounds=CUT_ROUNDS)
 """Nothing is proven of a group alone, so nobody looks closely there."""
-WHOLE_PACE = Pace(until_part=END, gap=GAP_LAST, repeats=WHOLE_REPEATS, first_pct=DIVE_PCT, first_part=0.004)
+WHOLE_PACE = Pace(until_part=END, gap=GAP_LAST, first_pct=DIVE_PCT, first_part=0.004)
 """Where groups have left off, and closely: a bound is no nearer than pricing looks."""
-WHOLE_FINE_UNITS, WHOLE_FINE_COUNTED = 5, 10
-"""Of work by workload, kept for looks at all shares: by time, which is slower, and where it is counted."""
+WHOLE_FINE_UNITS = 10
+"""Of work by workload, kept for looks at all shares."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -476,9 +474,8 @@ def _proven_together(problem: JointProblem, merged: Layout, patterns: list[Patte
     master = Master(problem, Judge(problem))
     for some in patterns:
         master.offer(some)
-    counted = deadline.work_units
-    each, units = (WHOLE_FINE_COUNTED, counted) if counted else (WHOLE_FINE_UNITS, 1000 * PROCESSORS * deadline.seconds)
-    kept = each * len(problem.workloads) / units
+    units = deadline.work_units or 1000 * PROCESSORS * deadline.seconds
+    kept = WHOLE_FINE_UNITS * len(problem.workloads) / units
     found = generate(master, deadline, replace(WHOLE_PACE, fine_until=kept))
     if found is None:
         return merged

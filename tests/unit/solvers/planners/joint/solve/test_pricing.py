@@ -97,13 +97,39 @@ def test_all_of_a_device_is_a_share_whatever_the_step(step_pct: int, basis: str)
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("settles", [False, True])
 @pytest.mark.parametrize("units", [1, 2, 4])
-def test_stopped_at_any_time_ceilings_hold(seed: int, units: int) -> None:
+def test_stopped_at_any_time_ceilings_hold(seed: int, units: int, *, settles: bool) -> None:
     problem = _varied(seed, "device")
     rows, judge = Rows(problem), Judge(problem)
-    duals = _duals(rows, seed)
-    found = Pricing(judge, rows, judge.width).price(duals, EXACT, Deadline(ENDLESS, units), 0.0)
-    assert (found.ceilings >= _best(problem, rows, duals, every_choice(problem)) - 1e-9).all()
+    look = replace(EXACT, settles=settles)
+    found = Pricing(judge, rows, judge.width).price(_duals(rows, seed), look, Deadline(ENDLESS, units), 0.0)
+    assert (found.ceilings >= _best(problem, rows, found.duals, every_choice(problem)) - 1e-9).all()
+
+
+@pytest.mark.parametrize("basis", BASES)
+@pytest.mark.parametrize("seed", range(12))
+def test_prices_settle_where_nothing_is_worth_more(seed: int, basis: str) -> None:
+    """What demand is worth falls, and nothing else changes: all patterns there are come below what the look allows."""
+    problem = _varied(seed, basis)
+    rows, part = Rows(problem), 0.01
+    if seed % 2:
+        rows.cut(np.arange(2), np.array([1, 2]))
+    duals, judge = _duals(rows, seed), Judge(problem)
+    look = replace(EXACT, part=part, settles=True)
+    found = Pricing(judge, rows, judge.width).price(duals, look, Deadline(ENDLESS), 0.0)
+    demand, before = slice(rows.pool_at), _best(problem, rows, duals, every_choice(problem))
+    assert found.duals[rows.pool_at :] == pytest.approx(duals[rows.pool_at :])
+    assert (found.duals[demand] <= duals[demand]).all()
+    assert (found.duals[demand] >= np.minimum(duals[demand], 0.0)).all()
+    most = _best(problem, rows, found.duals, every_choice(problem))
+    assert (found.ceilings >= most - 1e-9).all()
+    unsettled = _best(problem, rows, np.where(np.arange(rows.count) < rows.pool_at, 0.0, duals), every_choice(problem))
+    allowed = np.maximum(part * scale_of(problem), 0.0) + 1e-9
+    if not problem.usd_per_wh and not (unsettled > allowed).any():
+        assert (found.ceilings <= allowed).all()
+    if (before > allowed).any() and not (unsettled > allowed).any():
+        assert (found.duals[demand] < duals[demand]).any()
 
 
 def test_pools_that_took_more_may_take_more_next(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,20 +153,18 @@ def test_pools_that_took_more_may_take_more_next(monkeypatch: pytest.MonkeyPatch
     assert sum(second) == pytest.approx(1000)
 
 
-def test_further_contents_are_no_great_part_of_a_search() -> None:
-    # Each of 64, whenever something better was found, took up to three times as long as the search.
-    problem = family_problem(2000, 300, 1)
-    master = Master(problem, Judge(problem))
-    master.offer(singles(problem, master.width))
-    begun = generate(master, Deadline(ENDLESS, 3000), Pace(rounds=4, repeats=8))
-    assert begun is not None
-    spent = list[float]()
-    for repeats in (0, 64):
-        deadline, pricing = Deadline(ENDLESS, 10**6), Pricing(master.judge, master.rows, master.width)
-        found = pricing.price(begun.centre, Look(part=0.004, step_pct=2, repeats=repeats), deadline, 0.0)
-        assert np.isfinite(found.ceilings).all()
-        spent.append((1 - deadline.left_part) * 10**6)
-    assert spent[0] < spent[1] < 1.25 * spent[0] + 5 * len(problem.pools)
+def test_where_devices_are_many_settled_prices_are_near_in_fewer_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, gaps = family_problem(400, 60, 1), list[float]()
+    pace = Pace(gap=1e-4, rounds=10, first_pct=5, finest_pct=5, repeats=8, proves=False)
+    for devices in (generating.SETTLED_DEVICES, 10**6):
+        monkeypatch.setattr(generating, "SETTLED_DEVICES", devices)
+        master = Master(problem, Judge(problem))
+        master.offer(singles(problem, master.width))
+        found = generate(master, Deadline(ENDLESS, 10**6), pace)
+        assert found is not None
+        gaps.append(found.gap)
+    settled, otherwise = gaps
+    assert settled < 0.5 * otherwise
 
 
 @pytest.mark.parametrize("work_units", [None, 100_000])
@@ -150,18 +174,18 @@ def test_a_slow_machine_is_asked_for_less(work_units: int | None, monkeypatch: p
     judge = Judge(problem, lanes=1)
     pricing = Pricing(judge, Rows(problem), judge.width)
 
-    def slow(_prices: ItemPrices, efforts: Mapping[int, Effort]) -> list[Priced]:
+    def slow(prices: ItemPrices, efforts: Mapping[int, Effort]) -> list[Priced]:
         asked.append(sum(effort.units for effort in efforts.values()))
         now_s[0] += 0.002 * 100 * len(efforts)  # twice as long as a unit should take
         none = judge.judge(Patterns.none(judge.width)).rows
-        return [Priced(ceiling=0.0, rows=none, units=100) for _ in efforts]
+        return [Priced(ceiling=0.0, pi=prices.pi, rows=none, units=100) for _ in efforts]
 
     monkeypatch.setattr(judge.contents, "price", slow)
     monkeypatch.setattr(deadline_module.time, "monotonic", lambda: now_s[0])
     monkeypatch.setattr(deadline_module.time, "process_time", lambda: now_s[0])
     deadline = Deadline(100.0, work_units, _begun_s=0.0, _begun_cpu_s=0.0)
     for _ in range(2):
-        pricing.price(np.zeros(Rows(problem).count), Look(part=0.01, step_pct=5), deadline, 0.0)
+        pricing.price(np.zeros(Rows(problem).count), Look(part=0.01, step_pct=1), deadline, 0.0)
     assert asked == pytest.approx([100_000, (100_000 - 1000 * now_s[0] / 2) / 2])
 
 
