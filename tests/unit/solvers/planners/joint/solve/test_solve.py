@@ -109,7 +109,7 @@ def test_in_haste_one_quick_dive_is_where_exchanging_begins(monkeypatch: pytest.
         return layout
 
     monkeypatch.setattr(solving, "improved", exchanged)
-    _solved(problem)
+    _solved(problem, units=200)
     assert begun[0].leaves_short(problem)
     assert not begun[1].leaves_short(problem)
     assert begun[0].usd_per_h < begun[1].usd_per_h
