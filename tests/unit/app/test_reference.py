@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from agents.config import _parser
-from app.cli.doctor.database import database_checks
+from app.cli.doctor.database import content_checks, database_checks
 from app.cli.doctor.deployment import deployment_checks
 from app.cli.doctor.machine import machine_checks
 from app.errors import FRAMEWORK_STATUSES, STATUSES
@@ -187,7 +187,8 @@ def test_looks_of_the_doctor() -> None:
         raise AssertionError
 
     own = [*machine_checks(settings, serves=True), *deployment_checks(settings, nobody)]
-    own += database_checks(settings, Database("postgresql://nowhere/headroom"))
+    database = Database("postgresql://nowhere/headroom")
+    own += [*database_checks(settings, database), *content_checks(settings, database)]
     table = [line.split("|")[1] for line in page("reference/operations.md").splitlines() if line.startswith("| `")]
     assert set(re.findall(r"`([a-z ]+)`", "".join(table))) == {*(check.name for check in own), "database"}
 
