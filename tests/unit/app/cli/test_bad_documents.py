@@ -86,11 +86,10 @@ def test_an_empty_name_is_sent_to_nobody(api: Api, headroom: Headroom, words: tu
 
 @pytest.mark.parametrize("what", ["cost", "focus"])
 def test_a_report_on_a_project_that_is_not_there_says_so(api: Api, headroom: Headroom, what: str) -> None:
-    api.answers["GET /v1/costs"] = {"items": [], "usd": 0, "start": "a", "end": "b", "accounting": "share"}
-    api.answers["GET /v1/costs/focus"] = httpx.Response(200, text="BilledCost\n")
     api.answers["GET /v1/projects"] = page({"name": "vision"})
     answer = headroom("report", what, "--project", "visoin")
     assert (answer.status, answer.out) == (3, "")
     assert "did you mean vision" in answer.err
-    api.answers["GET /v1/projects/visoin"] = {"name": "visoin"}
+    api.answers["GET /v1/costs"] = {"items": [], "usd": 0, "start": "a", "end": "b", "accounting": "share"}
+    api.answers["GET /v1/costs/focus"] = httpx.Response(200, text="BilledCost\n")
     assert headroom("report", what, "--project", "visoin").status == 0
