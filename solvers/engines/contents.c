@@ -470,7 +470,7 @@ static void keep(Search *s, int64_t kind, int n, const int64_t *variant, const i
  * tolerance less than the goal; first for what they serve most of. Where that does not do the goal rises. */
 static int settle(Search *s, int n, const int64_t *variant, double worth)
 {
-    double part[WHOLE], excess = worth - s->goal + 0.5 * s->effort->tolerance;
+    double part[WHOLE], excess = worth - s->goal + 0.5 * s->effort->tolerance + TOLERANCE;
     if (!s->effort->settles || worth <= s->goal) return 0;
     for (int i = 0; i < n; i++) {
         int64_t work = s->p->workload[variant[i]], j = 0;

@@ -167,6 +167,19 @@ def test_where_devices_are_many_settled_prices_are_near_in_fewer_rounds(monkeypa
     assert settled < 0.5 * otherwise
 
 
+def test_prices_settle_as_soon_where_devices_cost_nothing() -> None:
+    """Nothing is allowed above what is free: lowered by no more than what it is worth too much, contents stayed it."""
+    problem, most = family_problem(200, 40, 1), 20_000
+    pools = (replace(pool, usd_per_h=pool.usd_per_h * (number > 2)) for number, pool in enumerate(problem.pools))
+    problem = replace(problem, pools=tuple(pools), usd_per_wh=0.0)
+    master, deadline = Master(problem, Judge(problem)), Deadline(ENDLESS, most)
+    master.offer(singles(problem, master.width))
+    found = generate(master, deadline, Pace(gap=1e-3, rounds=12, first_pct=5))
+    assert found is not None
+    assert found.gap < 2e-3
+    assert deadline.left_part > 1 - 1000 / most
+
+
 @pytest.mark.parametrize("work_units", [None, 100_000])
 def test_a_slow_machine_is_asked_for_less(work_units: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a unit took last is what one takes, and where work is counted nobody stops before the time ends either."""
