@@ -242,9 +242,9 @@ def fleet(**changed: Any) -> dict[str, Any]:
     return {"generation": 3, "nodes": [], "planning": planning, "beliefs": None, **changed}
 
 
-def test_what_the_api_tells_is_judged(
-    headroom: Headroom, api: Api, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def answering(api: Api, home: Path, monkeypatch: pytest.MonkeyPatch) -> Api:
+    """An API that is ready and takes the token; what of its fleet is for the test to say."""
     monkeypatch.setenv("HEADROOM_SERVER", "http://control.test")
     monkeypatch.setenv("HEADROOM_TOKEN", "secret")
     monkeypatch.setattr(deployment, "_clock", lambda *_: well(""))
@@ -252,13 +252,19 @@ def test_what_the_api_tells_is_judged(
         "GET /v1/version": {"cluster": "default", "version": "9"},
         "GET /v1/ready": {"status": "ok"},
         "GET /v1/tokens": page(),
-        "GET /v1/fleet": fleet(beliefs="beliefs are of then; newer measurements, which cannot be learned: 9"),
     }
+    return api
+
+
+def test_what_the_api_tells_is_judged(headroom: Headroom, answering: Api) -> None:
+    answering.answers["GET /v1/fleet"] = fleet(
+        beliefs="beliefs are of then; newer measurements, which cannot be learned: 9"
+    )
     lines = told(headroom)
     assert {name: lines[name]["state"] for name in ("api", "tokens", "nodes", "plans", "beliefs")} == {
         "api": "well", "tokens": "well", "nodes": "odd", "plans": "wrong", "beliefs": "wrong",
     }  # fmt: skip
-    api.answers["GET /v1/fleet"] = fleet(
+    answering.answers["GET /v1/fleet"] = fleet(
         nodes=[{"id": "a", "up": True, "generation_applied": 2}],
         planning={"at": "2999-01-01T00:00:00+00:00", "answered": "greedy", "stood_in": True},
         beliefs="beliefs are of then; newer measurements, being learned: 9",
@@ -268,7 +274,7 @@ def test_what_the_api_tells_is_judged(
     assert lines["nodes"]["found"] == "not yet at generation 3: a"
     node = {"id": "a", "up": True, "generation_applied": 3}
     gpus = [{"id": f"GPU-{at}", "node": "a", "up": at != 1, "healthy": at != 2 and None} for at in range(3)]
-    api.answers["GET /v1/fleet"] = fleet(nodes=[node], devices=gpus)
+    answering.answers["GET /v1/fleet"] = fleet(nodes=[node], devices=gpus)
     line = told(headroom)["nodes"]
     assert (line["state"], line["found"]) == (
         "odd",
@@ -286,17 +292,9 @@ def test_what_the_api_tells_is_judged(
     ],
 )
 def test_an_api_that_answers_with_a_problem_is_there(
-    headroom: Headroom, api: Api, home: Path, monkeypatch: pytest.MonkeyPatch, status: int, todo: str
+    headroom: Headroom, answering: Api, status: int, todo: str
 ) -> None:
-    monkeypatch.setenv("HEADROOM_SERVER", "http://control.test")
-    monkeypatch.setenv("HEADROOM_TOKEN", "secret")
-    monkeypatch.setattr(deployment, "_clock", lambda *_: well(""))
-    api.answers |= {
-        "GET /v1/version": {"cluster": "default", "version": "9"},
-        "GET /v1/ready": {"status": "ok"},
-        "GET /v1/tokens": page(),
-        "GET /v1/fleet": httpx.Response(status, json={"status": status, "code": "no", "detail": "no"}),
-    }
+    answering.answers["GET /v1/fleet"] = httpx.Response(status, json={"status": status, "code": "no", "detail": "no"})
     assert [told(headroom)[name]["todo"] for name in ("nodes", "plans", "beliefs")] == [todo] * 3
 
 
