@@ -269,14 +269,13 @@ class Rounds:
         self._bench.save(member)
 
     def may_start(self, member: CrewMember) -> bool:
-        """Whether it is its turn. Servers that start together misread how much memory is free, unless each sees its own
-        limit alone; then there may be as many as the host has cores for.
+        """Whether it is its turn: who waits longer goes first. Servers that start together misread how much memory is
+        free, unless each sees its own limit alone; then there may be as many as the host has cores for.
         """
-        rising = [
-            other.apart
-            for other in self._bench.members.values()
-            if other is not member and other.uuid == member.uuid and other.coming_up
-        ]
+        others = [each for each in self._bench.members.values() if each.uuid == member.uuid]
+        if next(each for each in others if each is member or each.phase is Phase.WAITING) is not member:
+            return False
+        rising = [other.apart for other in others if other is not member and other.coming_up]
         together = member.apart and all(rising)
         return len(rising) < (self._bench.options.starts_at_once if together else 1)
 

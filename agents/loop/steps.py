@@ -11,7 +11,7 @@ devices are and applying twice is applying once. Its promises:
   (gap), the one that shrinks most first;
 * a worker that retires goes on as long as its target says, but makes room before anybody else does;
 * memory is counted by what workers hold, also those that drain or are being ended, until their processes are gone;
-* of processes that size themselves by the memory they find free, one starts at a time on a device;
+* whose turn it is to come up, where processes size themselves by the memory they find free, is the crew's to say;
 * a replacement that failed or is overdue is ended, and the worker it was to replace goes on;
 * a frozen device keeps whom it has: only what failed is ended and started again, and settings are held.
 """
@@ -369,8 +369,8 @@ def _start(
 
     jobs = {worker.spec.replica for worker in view.workers if worker.spec.kind == "job"}
     waiting = sorted((replica for replica in wanted if replica not in found.keep and replica not in jobs), key=growth)
-    steps, held_up = _fitting(view, [wanted[replica] for replica in waiting], staying)
-    stuck = bool(waiting) and not steps and not held_up and not found.ending and not found.under_way
+    steps = _fitting(view, [wanted[replica] for replica in waiting], staying)
+    stuck = bool(waiting) and not steps and not found.ending and not found.under_way
     if stuck and found.retiring:
         return [_end(StepKind.DRAIN, worker) for worker in found.retiring]
     if stuck and found.standing and all(kept.state is WorkerState.READY for kept in found.keep.values()):
@@ -379,25 +379,19 @@ def _start(
     return steps
 
 
-def _fitting(view: DeviceView, waiting: list[WorkerSpec], staying: Collection[str]) -> tuple[list[WorkerStep], bool]:
-    """Starts of those for whom there is room beside who stays, and whether somebody only waits for one that starts."""
+def _fitting(view: DeviceView, waiting: list[WorkerSpec], staying: Collection[str]) -> list[WorkerStep]:
+    """Starts of those for whom there is room beside who stays."""
     holding = [worker.spec for worker in view.workers]
     shares = [(spec.replica, held_pct_sm(spec)) for spec in holding]
     memory = view.inventory.memory_mib - sum(held_mib(spec) for spec in holding)
     alone, limited = view.settings.mode is Mode.DEDICATED, view.settings.mode is not Mode.TIME_SLICED
-    loading = any(worker.state is WorkerState.STARTING and worker.spec.worker is not None for worker in view.workers)
     steps: list[WorkerStep] = []
-    held_up = False
     for spec in waiting:
         beside = [*shares, (spec.replica, held_pct_sm(spec))]
         crowded = (limited and needed_pct_sm(beside, staying) > 100) or held_mib(spec) > memory
         if crowded or (alone and (holding or steps)):
             continue
-        if spec.worker is not None and loading:
-            held_up = True
-            continue
-        loading = loading or spec.worker is not None
         shares = beside
         memory -= held_mib(spec)
         steps.append(WorkerStep(kind=StepKind.START, uuid=view.inventory.uuid, replica=spec.replica, spec=spec))
-    return steps, held_up
+    return steps

@@ -121,6 +121,20 @@ def test_starts_of_one_device_take_turns_and_waiting_does_not_count_as_starting(
     assert all(found.answering for found in crew.found())
 
 
+def test_a_worker_that_is_started_again_waits_behind_those_that_wait_already(world: World) -> None:
+    crew = world.crew()
+    crew.launch(order("w@1"))
+    crew.launch(order("w@2"))
+    (process,) = world.processes.living
+    world.processes.die(process, 1)
+    crew.found()
+    crew.launch(order("w@3"))
+    assert len(world.processes.started) == 1
+    world.run(crew, 1.0)
+    waits = {found.reading.worker: "its turn" in found.reading.problem for found in crew.found()}
+    assert waits == {"w@1": False, "w@2": False, "w@3": True}
+
+
 def test_workers_with_their_memory_to_themselves_come_up_together(world: World) -> None:
     crew = world.crew(starts_at_once=2)
     for number in range(3):
