@@ -123,6 +123,7 @@ def _fate(worker: WorkerReading) -> str:
 PROBLEMS_MAX = 50
 PROBLEM_LENGTH_MAX = 512
 """What the control plane takes of one; a receipt with a longer one would be refused whole."""
+CUT = " ... "
 _GUARDED = {StepKind.STOP: {StepKind.START}, StepKind.LOWER_POWER: {StepKind.START, StepKind.RAISE_CLOCK}}
 """When a step of the first kind did not happen, those of the second kinds must not happen on that device in this pass.
 """
@@ -239,8 +240,11 @@ class Applier:
         failing = [f"{key[0]} {key[1]} {key[2]}: {failure.problem}" for key, failure in sorted(self._failures.items())]
         missing = (f"{uuid}: not on this host any more" for uuid in self._missing())
         devices = (*missing, *self._devices.problems(), *self.more_problems())
-        found_wrong = (*failing, *self._restarts.problems(), *self._notes, *devices)
-        problems = tuple(problem_line(text) for text in found_wrong[:PROBLEMS_MAX])
+        found_wrong = (*devices, *failing, *self._restarts.problems(), *self._notes)
+        more = len(found_wrong) - PROBLEMS_MAX
+        if more > 0:
+            found_wrong = (*found_wrong[: PROBLEMS_MAX - 1], f"{more + 1} more problems")
+        problems = tuple(map(problem_line, found_wrong))
         wishes = self.wishes()
         told = (outcome, problems, wishes, *self._seen(batches=not self._settled or self._governed is None))
         if told == self._told:
@@ -432,5 +436,11 @@ class Applier:
 
 
 def problem_line(text: str) -> str:
-    """A problem as a receipt may carry it: printable, and not too long. Workers' last words are neither."""
-    return "".join(sign if sign.isprintable() else " " for sign in text)[:PROBLEM_LENGTH_MAX]
+    """A problem as a receipt may carry it: printable, and not too long. Workers' last words are neither; who failed
+    stands at its beginning, and why at its end.
+    """
+    line = "".join(sign if sign.isprintable() else " " for sign in text)
+    if len(line) <= PROBLEM_LENGTH_MAX:
+        return line
+    half = (PROBLEM_LENGTH_MAX - len(CUT)) // 2
+    return f"{line[:half]}{CUT}{line[-half:]}"

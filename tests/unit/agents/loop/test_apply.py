@@ -12,7 +12,15 @@ import pytest
 from agents.devices.base import DeviceSettings, Mode, WorkerReading, WorkerSpec, WorkerState
 from agents.devices.fake.host import FakeDevices
 from agents.errors import DeviceError, LostError, NoPermissionError, TargetRefusedError
-from agents.loop.apply import BACKOFF_S_MAX, FORGIVEN_AFTER_S, PROBLEM_LENGTH_MAX, Applier, Restarts, problem_line
+from agents.loop.apply import (
+    BACKOFF_S_MAX,
+    FORGIVEN_AFTER_S,
+    PROBLEM_LENGTH_MAX,
+    PROBLEMS_MAX,
+    Applier,
+    Restarts,
+    problem_line,
+)
 from agents.wire import NodeReceipt, NodeTarget, WorkerTarget
 from tests.unit.agents.builders import (
     NODE,
@@ -406,7 +414,20 @@ def test_a_retiring_replica_counts_among_what_a_device_can_hold_but_by_its_share
 
 def test_problems_are_cut_to_what_the_control_plane_takes() -> None:
     assert problem_line("ended\n\x1b[31mso\udcff") == "ended  [31mso "
-    assert len(problem_line("long " * 1000)) == PROBLEM_LENGTH_MAX
+    told = problem_line(f"r1: ended; last lines: Traceback{' | at' * 1000} | OSError: address already in use")
+    assert PROBLEM_LENGTH_MAX - 1 <= len(told) <= PROBLEM_LENGTH_MAX
+    assert told.startswith("r1: ended; last lines: Traceback")
+    assert told.endswith(" | OSError: address already in use")
+
+
+def test_problems_that_a_receipt_has_no_room_for_are_counted_and_devices_come_first(host: Host) -> None:
+    host.applier.accept(node_target(1, device_target(host.uuids[0], replica_target("r1"))))
+    host.applier.more_problems = lambda: tuple(f"p{number}" for number in range(PROBLEMS_MAX + 5))
+    host.applier.run_pass()
+    receipt = host.receipt()
+    assert receipt is not None
+    assert len(receipt.problems) == PROBLEMS_MAX
+    assert (receipt.problems[0], receipt.problems[-1]) == ("p0", "6 more problems")
 
 
 def test_a_lost_device_is_not_in_the_receipt_and_costs_only_what_is_not_wanted_there() -> None:
