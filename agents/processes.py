@@ -98,7 +98,9 @@ class HostProcesses:
             child = _begun(invocation, log)
         except (OSError, ValueError, RuntimeError) as error:
             # RuntimeError: no thread was left to start it from.
-            raise WorkerError(f"{invocation.arguments[0]}: {error}") from error
+            program = invocation.arguments[0]
+            headless = isinstance(error, FileNotFoundError) and error.filename == program and Path(program).exists()
+            raise WorkerError(f"{program}: {'its interpreter is not there' if headless else error}") from error
         stat = _stat(child.pid)
         # It stays a zombie until it is waited for, so its pid cannot have come back yet.
         process = ProcessId(pid=child.pid, started_ticks=stat.started_ticks if stat is not None else 0)

@@ -109,7 +109,8 @@ def invocation(
     arguments = tuple(fill(part, values) for part in target.command)
     program = shutil.which(arguments[0], path=environment["PATH"])
     if program is None:
-        raise WorkerError(f"{arguments[0]}: no such program")
+        there = "/" in arguments[0] and Path(arguments[0]).exists()
+        raise WorkerError(f"{arguments[0]}: {'not a file that may be executed' if there else 'no such program'}")
     arguments = (as_allowed(str(Path(program).absolute()), rules.executables), *arguments[1:])
     place = target.working_directory
     if user is None:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,17 @@ def test_a_pid_used_again_is_another_process() -> None:
     mine = identify(os.getpid())
     assert mine is not None
     assert not ProcessId(mine.pid, mine.started_ticks + 1).lives
+
+
+def test_a_script_whose_interpreter_is_not_there_is_not_said_to_be_missing(tmp_path: Path) -> None:
+    script = tmp_path / "serve.sh"
+    script.write_text("#!/no/such/interpreter\n")
+    script.chmod(0o700)
+    asked = Invocation(arguments=(str(script),), environment={}, working_directory=None)
+    with pytest.raises(WorkerError, match=r"serve\.sh: its interpreter is not there"):
+        HostProcesses().start(asked, 1)
+    with pytest.raises(WorkerError, match="No such file or directory: '/no/such/place'"):
+        HostProcesses().start(replace(asked, working_directory="/no/such/place"), 1)
 
 
 def test_a_host_without_threads_starts_nothing_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

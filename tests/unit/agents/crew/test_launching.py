@@ -93,6 +93,13 @@ def test_a_program_that_is_not_there_is_said() -> None:
         built((), "/no/such/program")
 
 
+def test_a_file_that_is_no_program_is_not_said_to_be_missing(tmp_path: Path) -> None:
+    script = tmp_path / "serve.sh"
+    script.write_text("#!/bin/sh\n")
+    with pytest.raises(WorkerError, match=r"serve\.sh: not a file that may be executed"):
+        built((), str(script))
+
+
 STEERING = (
     *(
         "LD_AUDIT",
