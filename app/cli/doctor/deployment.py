@@ -106,7 +106,10 @@ def _nodes(client: Client) -> Symptom:
         )
     behind = [node["id"] for node in nodes if node["generation_applied"] < fleet["generation"]]
     if behind:
-        return odd(f"not yet at generation {fleet['generation']}: {', '.join(behind[:NAMED_MAX])}", "look again soon")
+        whose = tuple(f"node {name}: " for name in behind)
+        hindered = next((text for text in fleet.get("problems", ()) if text.startswith(whose)), None)
+        todo = f"see headroom status: {hindered}" if hindered else "look again soon"
+        return odd(f"not yet at generation {fleet['generation']}: {', '.join(behind[:NAMED_MAX])}", todo)
     named = [(f"{item['id']} on {item['node']}", item) for item in fleet["devices"]]
     gone = [name for name, item in named if not item["up"] or item["healthy"] is False]
     slow = [name for name, item in named if (item.get("slow_factor") or 1.0) > 1.0]

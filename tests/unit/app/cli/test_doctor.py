@@ -271,7 +271,9 @@ def test_what_the_api_tells_is_judged(headroom: Headroom, answering: Api) -> Non
     )
     lines = told(headroom)
     assert {lines[name]["state"] for name in ("nodes", "plans", "beliefs")} == {"odd"}
-    assert lines["nodes"]["found"] == "not yet at generation 3: a"
+    assert (lines["nodes"]["found"], lines["nodes"]["todo"]) == ("not yet at generation 3: a", "look again soon")
+    answering.answers["GET /v1/fleet"] |= {"problems": ["node b: no", "node a: GPU-0 p/x#0: 9 workers failed"]}
+    assert told(headroom)["nodes"]["todo"] == "see headroom status: node a: GPU-0 p/x#0: 9 workers failed"
     node = {"id": "a", "up": True, "generation_applied": 3}
     gpus = [{"id": f"GPU-{at}", "node": "a", "up": at != 1, "healthy": at != 2 and None} for at in range(3)]
     answering.answers["GET /v1/fleet"] = fleet(nodes=[node], devices=gpus)
