@@ -15,6 +15,8 @@ from app.store.tables import metadata
 
 # Two migrators at once would both find the first revision missing; the second waits here and then finds nothing to do.
 MIGRATION_LOCK = 6_843_712_905
+RAISED_BY_US = "00000"
+"""State of a revision's own notice; PostgreSQL's, such as of what is there already, have others."""
 
 
 def _url() -> str:
@@ -49,7 +51,12 @@ def run_offline() -> None:
 def run_online() -> None:
     """Run on a fresh connection."""
     engine = create_engine(_url(), poolclass=NullPool)
+    told = context.config.attributes.get("told")
     with engine.connect() as connection:
+        if told is not None:
+            connection.connection.driver_connection.add_notice_handler(
+                lambda notice: notice.sqlstate == RAISED_BY_US and told(notice.message_primary)
+            )
         _run(connection)
     engine.dispose()
 

@@ -186,7 +186,7 @@ def migrate_up(revision: Annotated[str, typer.Argument(help="Revision to stop at
     from app.store.migrate import current, upgrade
 
     url = _database_url()
-    upgrade(url, revision)
+    upgrade(url, revision, lambda notice: typer.echo(f"headroom: {notice}", err=True))
     typer.echo(f"schema is at {current(url)}")
 
 

@@ -6,7 +6,7 @@ Alembic; every process asks which revision there is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,16 +46,19 @@ def _config(url: str) -> Config:
     return config
 
 
-def upgrade(url: str, revision: str = "head") -> None:
-    """Migrate up to `revision`; a schema that is newer than `head` will do, and stays. Raises InputError when no way
-    leads there, TransientError when nobody answers.
+def upgrade(url: str, revision: str = "head", told: Callable[[str], object] | None = None) -> None:
+    """Migrate up to `revision`; a schema that is newer than `head` will do, and stays. `told` hears what revisions
+    leave undone, as where they have no right to. Raises InputError when no way leads there, TransientError when nobody
+    answers.
     """
     from alembic import command
 
     if revision == "head" and (current(url) or "") > head():
         return
     with translated(), _led(revision):
-        command.upgrade(_config(url), revision)
+        config = _config(url)
+        config.attributes["told"] = told
+        command.upgrade(config, revision)
 
 
 def downgrade(url: str, revision: str) -> None:

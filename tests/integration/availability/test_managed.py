@@ -86,3 +86,8 @@ def test_a_role_that_owns_its_database_is_enough_for_everything(house: House) ->
         moved = house.run("migrate", "up" if revision == "head" else "down", revision)
         assert moved.returncode == 0, moved.stderr
     assert house.rows(FOREIGN) == []
+
+
+def test_what_a_migration_may_not_make_is_said(house: House) -> None:
+    house.run("migrate", "down", "base")
+    assert "role headroom_reader was not created: insufficient privilege" in house.run("migrate", "up").stderr
