@@ -120,6 +120,13 @@ def _fate(worker: WorkerReading) -> str:
     return ""
 
 
+def _late(worker: WorkerReading) -> bool:
+    """Whether it takes longer than its launch should, or has not begun because others have their turn, and says why."""
+    return (
+        worker.state is WorkerState.STARTING and bool(worker.problem) and not 0 < worker.state_s <= worker.spec.launch_s
+    )
+
+
 PROBLEMS_MAX = 50
 PROBLEM_LENGTH_MAX = 512
 """What the control plane takes of one; a receipt with a longer one would be refused whole."""
@@ -240,7 +247,8 @@ class Applier:
         failing = [f"{key[0]} {key[1]} {key[2]}: {failure.problem}" for key, failure in sorted(self._failures.items())]
         missing = (f"{uuid}: not on this host any more" for uuid in self._missing())
         devices = (*missing, *self._devices.problems(), *self.more_problems())
-        found_wrong = (*devices, *failing, *self._restarts.problems(), *self._notes)
+        late = (f"{each.uuid} {each.spec.replica}: not ready: {each.problem}" for each in self._workers if _late(each))
+        found_wrong = (*devices, *failing, *self._restarts.problems(), *late, *self._notes)
         more = len(found_wrong) - PROBLEMS_MAX
         if more > 0:
             found_wrong = (*found_wrong[: PROBLEMS_MAX - 1], f"{more + 1} more problems")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -488,6 +489,23 @@ def reading(number: int, state: WorkerState = WorkerState.FAILED, **more: Any) -
         problem="status 9",
     )
     return replace(found, **more)
+
+
+def test_who_is_late_or_waits_for_its_turn_is_told_and_who_comes_up_is_not(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uuid = host.uuids[0]
+    host.applier.accept(node_target(1, device_target(uuid, replica_target("r1"))))
+    starting = reading(1, WorkerState.STARTING, uuid=uuid, problem="answered 503")
+    told = []
+    for state_s in (0.0, 0.5, 2.0):
+        workers = (replace(starting, state_s=state_s),)
+        monkeypatch.setattr(host.fakes, "workers", partial(tuple, workers))
+        host.applier.run_pass()
+        receipt = host.receipt()
+        assert receipt is not None
+        told.append(receipt.problems)
+    assert told == [(line := (f"{uuid} r1: not ready: answered 503",)), (), line]
 
 
 @pytest.fixture
