@@ -81,6 +81,11 @@ class Deadline:
         whole = 1000 * self.seconds / self.crowding if self.work_units is None else self.work_units
         return max(0.0, min(time, (self.left_part - part) * whole))
 
+    def seconds_until(self, part: float) -> float:
+        """Seconds before no more than a part of the budget is left; where work is counted, all that are left."""
+        kept_s = part * self.seconds if self.work_units is None else 0.0
+        return max(0.0, self.time_left_s - kept_s)
+
     @property
     def over(self) -> bool:
         return self.left_s <= 0.0

@@ -81,17 +81,17 @@ class Pricing:
         lanes, unit_ms = min(contents.lanes, max(1, len(pools))), coarse * self._unit_ms
         if deadline.work_units is None:
             units *= lanes / unit_ms
-        # Nobody stops it on the way, so counted work is no more than there is time for.
-        units = min(units, 1000 * lanes * deadline.time_left_s / max(unit_ms, deadline.crowding))
+        within_s = deadline.seconds_until(until_part)
         efforts = {}
         for pool in pools if units > 0 else ():
             most, taken = look.part * self._scale[pool], self._taken[pool] / self._taken.sum()
-            mine, step_pct = (EQUAL_PART / len(pools) + (1 - EQUAL_PART) * taken) * units, look.step_pct
+            mine = EQUAL_PART / len(pools) + (1 - EQUAL_PART) * taken
             efforts[pool] = Effort(
                 floor=0.0 if look.settles else -most,
                 tolerance=most,
-                step_pct=step_pct,
-                units=mine,
+                step_pct=look.step_pct,
+                units=mine * units,
+                seconds=min(1.0, lanes * mine) * within_s,
                 repeats=look.repeats,
                 settles=look.settles,
             )

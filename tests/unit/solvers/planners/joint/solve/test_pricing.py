@@ -180,9 +180,8 @@ def test_prices_settle_as_soon_where_devices_cost_nothing() -> None:
     assert deadline.left_part > 1 - 1000 / most
 
 
-@pytest.mark.parametrize("work_units", [None, 100_000])
-def test_a_slow_machine_is_asked_for_less(work_units: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a unit took last is what one takes, and where work is counted nobody stops before the time ends either."""
+def test_a_slow_machine_is_asked_for_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a unit took last is what one takes."""
     problem, now_s, asked = _varied(1, "device"), [0.0], list[float]()
     judge = Judge(problem, lanes=1)
     pricing = Pricing(judge, Rows(problem), judge.width)
@@ -196,10 +195,47 @@ def test_a_slow_machine_is_asked_for_less(work_units: int | None, monkeypatch: p
     monkeypatch.setattr(judge.contents, "price", slow)
     monkeypatch.setattr(deadline_module.time, "monotonic", lambda: now_s[0])
     monkeypatch.setattr(deadline_module.time, "process_time", lambda: now_s[0])
-    deadline = Deadline(100.0, work_units, _begun_s=0.0, _begun_cpu_s=0.0)
+    deadline = Deadline(100.0, _begun_s=0.0, _begun_cpu_s=0.0)
     for _ in range(2):
         pricing.price(np.zeros(Rows(problem).count), Look(part=0.01, step_pct=1), deadline, 0.0)
     assert asked == pytest.approx([100_000, (100_000 - 1000 * now_s[0] / 2) / 2])
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize(("work_units", "within_s"), [(None, 75.0), (100_000, 100.0)])
+def test_whatever_a_unit_takes_a_look_ends_in_time(
+    work_units: int | None, within_s: float, lanes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One pool after another, or as many beside each other as there are lanes: each has its part of the seconds."""
+    problem, seconds = _varied(1, "device"), list[float]()
+    judge = Judge(problem, lanes=lanes)
+
+    def watched(_: ItemPrices, efforts: Mapping[int, Effort]) -> list[Priced]:
+        seconds.extend(effort.seconds for effort in efforts.values())
+        return []
+
+    monkeypatch.setattr(judge.contents, "price", watched)
+    monkeypatch.setattr(deadline_module.time, "monotonic", lambda: 0.0)
+    rows, deadline = Rows(problem), Deadline(100.0, work_units, _begun_s=0.0)
+    with pytest.raises(ValueError, match="zip"):
+        Pricing(judge, rows, judge.width).price(_duals(rows, 1), EXACT, deadline, 0.25)
+    assert len(seconds) > lanes
+    assert sum(seconds) == pytest.approx(lanes * within_s)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_who_has_no_time_ends_at_once_and_ceilings_hold(seed: int) -> None:
+    problem = _varied(seed, "device")
+    rows, judge = Rows(problem), Judge(problem)
+    duals, pools = _duals(rows, seed), range(len(problem.pools))
+    most, above = _best(problem, rows, duals, every_choice(problem)), list[float]()
+    for seconds in (0.0, ENDLESS):
+        effort = Effort(tolerance=NOTHING, step_pct=20, units=ENDLESS, seconds=seconds)
+        found = judge.contents.price(rows.item_prices(duals), dict.fromkeys(pools, effort))
+        ceilings = np.array([item.ceiling for item in found])
+        assert (ceilings >= most - 1e-9).all()
+        above.append(float((ceilings - most).sum()))
+    assert above[0] > above[1]
 
 
 def test_without_a_look_nothing_is_proven() -> None:
