@@ -31,7 +31,7 @@ from solvers.engines.base import Limits, Program, ProgrammeRows, create
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.reading.formulation import Reading
 from solvers.planners.joint.seat.seating import match
-from solvers.planners.joint.seat.seats import DUST, DUST_W, Floor, Move, Seats
+from solvers.planners.joint.seat.seats import DUST, DUST_W, Floor, Move, Seats, members_of
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.reach import GroupTurnover, Prospects, StandingGroups
 from solvers.planners.joint.solve.solve import layout_of
@@ -86,7 +86,8 @@ def fill(seats: Seats, open_to: Collection[WorkloadId], deadline: Deadline, stoo
         ]
         if deadline.left_s > look_s and 0 < len(devices) * len(problem.workloads) <= EXCHANGED_MAX:
             table = _best(seats, _contents(seats.floor.judge, pool, sorted(mine), deadline))
-            while not deadline.over and _improve(seats, table, devices):
+            known: Known = {}
+            while not deadline.over and _improve(seats, table, devices, known):
                 changed = True
     return changed
 
@@ -176,11 +177,16 @@ def _best(seats: Seats, found: Contents) -> Contents:
     return found.take(np.array(kept, dtype=np.int64))
 
 
-def _improve(seats: Seats, table: Contents, devices: Sequence[int]) -> bool:
+Known = dict[tuple[object, ...], tuple[tuple[object, ...], tuple[float, Judged] | None]]
+"""By what devices carry and share: what the best exchange was, and by which numbers."""
+
+
+def _improve(seats: Seats, table: Contents, devices: Sequence[int], known: Known) -> bool:
     """The one exchange, on one device or else on two, that gains most."""
     for size in (1, 2) if len(devices) <= PAIRS_MAX else (1,):
         best: tuple[float, tuple[int, ...], Judged] | None = None
         seen: set[tuple[object, ...]] = set()
+        of_all = _of_all(seats, table, size)
         for at in combinations(devices, size):
             # Devices that are equal in this need be tried once.
             now = [seats.patterns[device] for device in at]
@@ -188,7 +194,10 @@ def _improve(seats: Seats, table: Contents, devices: Sequence[int]) -> bool:
             if key in seen:
                 continue
             seen.add(key)
-            found = _exchange(seats, table, at)
+            numbers = (*of_all, *_of_own(seats, table, at))
+            if key not in known or known[key][0] != numbers:
+                known[key] = numbers, _exchange(seats, table, at)
+            found = known[key][1]
             if found is not None and (best is None or found[0] > best[0] + DUST):
                 best = found[0], at, found[1]
         if best is not None:
@@ -196,6 +205,38 @@ def _improve(seats: Seats, table: Contents, devices: Sequence[int]) -> bool:
                 seats.put(device, made)
             return True
     return False
+
+
+def _of_all(seats: Seats, table: Contents, size: int) -> tuple[bytes, bytes]:
+    """What an exchange on any devices depends on: who is short by how much, and who may have only so many more."""
+    count = np.array(seats.replicas, dtype=np.float64)
+    more = np.maximum(np.array([item.replicas_max for item in seats.floor.problem.workloads]), count) - count
+    bound = more < size * table.replicas.max(axis=0, initial=0.0)
+    short_rps = np.maximum(0.0, seats.floor.problem.least_rps - seats.served_rps)
+    return short_rps.tobytes(), np.where(bound, more, np.inf).tobytes()
+
+
+def _of_own(seats: Seats, table: Contents, at: tuple[int, ...]) -> Iterator[object]:
+    """What an exchange on these devices depends on besides."""
+    of = seats.floor.problem.variant_workload
+    for device in at:
+        works = of[[variant for variant, _ in members_of(seats.patterns[device])]]
+        yield seats.served_rps[works].tobytes()
+        yield tuple(seats.replicas[work] for work in works.tolist())
+        yield _borne(seats, table, device).tobytes()
+    yield _left_together_w(seats, at) if len(at) > 1 else None
+
+
+def _borne(seats: Seats, table: Contents, device: int) -> Flags:
+    """Of these contents those that the power domains bear on the device alone."""
+    most_w = seats.left_at(device) + seats.dynamic_w(device) + DUST_W
+    return np.asarray(table.dynamic_w(seats.floor.judge) <= most_w)
+
+
+def _left_together_w(seats: Seats, at: tuple[int, ...]) -> float:
+    """What the domains leave that two devices share."""
+    shared = np.intersect1d(*seats.floor.domain_of[list(at)])
+    return float(np.append(seats.left_w, np.inf)[shared].min(initial=np.inf))
 
 
 def _exchange(seats: Seats, contents: Contents, at: tuple[int, ...]) -> tuple[float, Judged] | None:
@@ -213,7 +254,7 @@ def _exchange(seats: Seats, contents: Contents, at: tuple[int, ...]) -> tuple[fl
     least = np.minimum(floors / CEILING_PART, served) * (1 - DUST) - served + rates
     fewest = np.minimum(np.array([item.replicas_min for item in problem.workloads]), count) - count + replicas
     most = np.maximum(np.array([item.replicas_max for item in problem.workloads]), count) - count + replicas
-    fits = [watts <= seats.left_at(device) + seats.dynamic_w(device) + DUST_W for device in at]
+    fits = [_borne(seats, contents, device) for device in at]
     # All others keep their bounds, whatever is exchanged here.
     low, few, lack = (np.flatnonzero(side > 0.0) for side in (least, fewest, floors - served + rates))
     many = np.flatnonzero(most < len(at) * contents.replicas.max(axis=0, initial=0.0))
@@ -226,10 +267,8 @@ def _exchange(seats: Seats, contents: Contents, at: tuple[int, ...]) -> tuple[fl
         value, able = worth, fits[0]
     else:
         # Each fits alone; who shares a power domain has to fit together.
-        shared = np.intersect1d(*seats.floor.domain_of[list(at)])
-        left_w = np.append(seats.left_w, np.inf)[shared].min(initial=np.inf)
         more_w = [watts - seats.dynamic_w(device) for device in at]
-        together = more_w[0][:, None] + more_w[1][None] <= left_w + DUST_W
+        together = more_w[0][:, None] + more_w[1][None] <= _left_together_w(seats, at) + DUST_W
         value, able = worth[:, None] + worth[None], fits[0][:, None] & fits[1][None] & together
     able = able & (made(contents.granted_rps, low) >= least[low]).all(axis=-1)
     able = able & (made(contents.replicas, few) >= fewest[few]).all(axis=-1)

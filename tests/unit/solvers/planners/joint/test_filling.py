@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,12 +20,14 @@ from solvers.domain.workload import SloScope
 from solvers.engines.deadline import Deadline
 from solvers.models.worth import worth_of
 from solvers.planners import registry
+from solvers.planners.joint import spare
 from solvers.planners.joint.reading.formulation import read
 from solvers.planners.joint.seat.seats import Held, Seats
 from solvers.planners.joint.spare import fill
 from solvers.planners.joint.write import Batches, Member
 from solvers.problems.joint import JointProblem
 from solvers.problems.needs import UTILISATION_OPEN
+from solvers.problems.patterns import Pattern
 from solvers.verify.checks import verify
 from solvers.verify.picture import is_fatal
 from tests import builders
@@ -214,6 +217,41 @@ def test_a_filled_plan_verifies() -> None:
     for item in plan.assignments:
         by_device[item.device] = by_device.get(item.device, 0) + item.share_pct_sm
     assert set(by_device.values()) == {100}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_known_of_a_device_says_what_looking_again_would(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some short, some with so many replicas and no more, nodes with a cap on all they draw, and equal devices."""
+    rng, looks = np.random.default_rng(seed), list[int]()
+    works = (workload(number, float(rng.choice([20.0, 60.0, 300.0])), per_device_max=4) for number in range(6))
+    bounds = ((int(rng.integers(0, 9)), int(rng.integers(9, 14))) for _ in range(6))
+    bounded = (
+        replace(work, priority=1 + int(rng.integers(0, 3)), replicas_min=least, replicas_max=most)
+        for work, (least, most) in zip(works, bounds, strict=True)
+    )
+    of, bears_w = problem(6, (24,), workloads=tuple(bounded)), float(rng.choice([220.0, 260.0, 1000.0]))
+    contents = [[(int(rng.integers(0, 6)), int(rng.choice([20, 40]))) for _ in range(2)] for _ in range(24)]
+
+    def filled() -> list[Pattern | None]:
+        seats = Seats.empty(floor(of, nodes=(3, bears_w)))
+        for device, members in enumerate(contents):
+            seats.put(device, pattern(of, *members))
+        fill(seats, frozenset(item.id for item in of.workloads), PLENTY, {})
+        return seats.patterns
+
+    exchange, improve = spare._exchange, spare._improve
+
+    def watched(*given: Any) -> Any:
+        looks[-1] += 1
+        return exchange(*given)
+
+    monkeypatch.setattr(spare, "_exchange", watched)
+    looks.append(0)
+    found = filled()
+    monkeypatch.setattr(spare, "_improve", lambda seats, table, devices, _: improve(seats, table, devices, {}))
+    looks.append(0)
+    assert found == filled()
+    assert looks[0] < looks[1]
 
 
 def test_what_was_filled_stays() -> None:
