@@ -59,7 +59,7 @@ def plans(
 def _remark(item: Document) -> str:
     if item["state"] == WAITING:
         told = item["told"] if "told" in item else item["blocked"]
-        return "; ".join([*told, *([f"until {_clock(item['expires_at'])}"] if item["expires_at"] else [])])
+        return "; ".join([*told, *([f"until {clock(item['expires_at'])}"] if item["expires_at"] else [])])
     return item["comment"] or ""
 
 
@@ -268,11 +268,13 @@ def hold_lines(held: Document | None) -> list[str]:
         return []
     who = held.get("by_name") or held["by"]
     told = f"{held['reason']}; what is short is told as it was planned (headroom resume ends it)"
-    return [f"planning is held until {_clock(held['until'])} by {who}: {told}"]
+    return [f"planning is held until {clock(held['until'])} by {who}: {told}"]
 
 
-def _clock(moment: str) -> str:
-    return datetime.fromisoformat(moment).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+def clock(moment: str) -> str:
+    """A moment, of today without its day."""
+    at = datetime.fromisoformat(moment).astimezone(UTC)
+    return at.strftime("%H:%M:%S UTC" if at.date() == datetime.now(UTC).date() else "%Y-%m-%d %H:%M:%S UTC")
 
 
 def _age(moment: str) -> str:

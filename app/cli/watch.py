@@ -35,7 +35,7 @@ from app.cli.output import (
     word,
 )
 from app.cli.planning import full_name
-from app.cli.reviewing import hold_lines, waiting_plans
+from app.cli.reviewing import clock, hold_lines, waiting_plans
 from app.cli.tables import answered_line
 from app.client.documents import told_near
 from headroom_client import ApiError, Client, Document, UnreachableError
@@ -182,10 +182,10 @@ def _head(fleet: Document, waiting: Sequence[str] = ()) -> list[Any]:
     planning += [fleet["beliefs"]] if fleet.get("beliefs") else []
     if plan is None:
         return [*lines, "no plan yet", *planning, ""]
-    since = datetime.fromtimestamp(fleet["promoted_at_s"], UTC).strftime("%H:%M:%S UTC")
+    since = clock(datetime.fromtimestamp(fleet["promoted_at_s"], UTC).isoformat())
     unplaced = f", {plan['unplaced_count']} without a place" if plan["unplaced_count"] else ""
     seen = plan.get("seen_at")
-    when = "when planned" if seen is None else f"as of {datetime.fromisoformat(seen).astimezone(UTC):%H:%M:%S} UTC"
+    when = "when planned" if seen is None else f"as of {clock(seen)}"
     near = plan["gap_told"] and f"{when} {plan['gap_told']}"
     told = filter(None, [f"generation {fleet['generation']} by {plan['planner']}", f"since {since}", near])
     lines.append(", ".join(told) + unplaced)
@@ -204,8 +204,7 @@ def short_lines(short: Sequence[Document]) -> list[str]:
 
 def _planning(told: Document) -> str:
     """How the newest plan came about, and when."""
-    at = datetime.fromisoformat(told["at"]).astimezone(UTC).strftime("%H:%M:%S UTC")
-    return f"{answered_line(told)} ({at})"
+    return f"{answered_line(told)} ({clock(told['at'])})"
 
 
 def _policy(item: Document) -> str:

@@ -147,4 +147,4 @@ def _of_node(state: NodeState | None, told: NodeDocument | None, silent_s: float
 
 
 def _clock(moment: datetime) -> str:
-    return f"{moment:%H:%M:%S} UTC"
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"

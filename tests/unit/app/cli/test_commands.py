@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -385,16 +386,17 @@ def test_status_tells_the_fleet_at_a_glance(api: Api, headroom: Headroom) -> Non
     assert "cost $1.50/h of $20.00/h, SLO kept: 98.7 %" in out
     assert "WARNING: planned by greedy, standing in for joint; planner joint overran its deadline and was killed" in out
     lines = out.splitlines()
-    at = lines.index(f"generation 7 by greedy, since 00:00:00 UTC, when planned {FAR}, 9 without a place")
+    at = lines.index(f"generation 7 by greedy, since 1970-01-01 00:00:00 UTC, when planned {FAR}, 9 without a place")
     # Who that is, how much of its rate, and why.
     assert lines[at + 1] == "vision/big: 12 % of 300 requests/s unserved: t4 has too little SM share left"
     assert lines[at + 9] == "and 1 more: headroom explain WORKLOAD says why of each"
     assert f"WARNING: {UNLED}" in lines
     line = next(line for line in out.splitlines() if line.startswith("vision/resnet50"))
     assert line.split() == ["vision/resnet50", "auto", "p99", "80", "ms", "1/2", "300", "-", "50.0", "%"]
-    seen = {**fleet()["plan"], "seen_at": "2026-01-01T02:03:04+01:00"}
-    api.answers["GET /v1/fleet"] = {**fleet(), "plan": seen}
-    assert f"since 00:00:00 UTC, as of 01:03:04 UTC {FAR}, 9 without a place\n" in headroom("status").out
+    seen, now = {**fleet()["plan"], "seen_at": "2026-01-01T02:03:04+01:00"}, datetime.now(UTC)
+    api.answers["GET /v1/fleet"] = {**fleet(), "plan": seen, "promoted_at_s": now.timestamp()}
+    since = f"since {now:%H:%M:%S} UTC, as of 2026-01-01 01:03:04 UTC"
+    assert f"{since} {FAR}, 9 without a place\n" in headroom("status").out
     api.answers["GET /v1/fleet"] = fleet()
     assert "25.0 %" in next(line for line in out.splitlines() if line.startswith("vision/train"))
     assert headroom("status", "-o", "json").json == fleet()
