@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
+from itertools import islice
 from math import isclose
 from typing import Any
 
@@ -67,14 +68,15 @@ class Review:
     @cached_property
     def unsound(self) -> tuple[str, ...]:
         """Why it must not be promoted, whoever asks: findings with what they are about."""
-        fatal = [item for item in self._fatal if item.code not in _PROMISES]
+        # A device is told once for all of its replicas.
+        fatal = dict.fromkeys(fatal_words([item], self.places) for item in self._fatal if item.code not in _PROMISES)
         told = {item.replica: knobs(item) for item in self.after.plan.assignments}
         other = [
             f"foreign device ({item.replica})"
             for item in self.stored.assignments
             if not self.gone and told.get(item.replica) != knobs(item)
         ]
-        return (*self.gone, *(fatal_words([item], self.places) for item in fatal[:BLOCKERS_MAX]), *other[:BLOCKERS_MAX])
+        return (*self.gone, *islice(fatal, BLOCKERS_MAX), *other[:BLOCKERS_MAX])
 
     @property
     def _fatal(self) -> Iterator[Finding]:

@@ -121,4 +121,6 @@ def test_devices_are_named_as_people_name_them() -> None:
     places = f"from {there.node} GPU {there.index} to {here.node} GPU {here.index}"
     assert step.said == f"move {places}, with {first.share_pct_sm} % and batch {first.batch}"
     off = replace(picture, devices=tuple(replace(each, schedulable=False) for each in picture.devices))
-    assert f"device unschedulable ({here.node} GPU {here.index})" in str(Review(off, plan, Lane.APPROVE).blocked)
+    beside = replace(first, replica=f"{first.workload}#1")
+    blocked = Review(off, replace(plan, assignments=(first, beside)), Lane.APPROVE).blocked
+    assert blocked.count(f"device unschedulable ({here.node} GPU {here.index})") == 1, "once for all replicas there"
