@@ -5,18 +5,15 @@ standard error and an exit status.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from copy import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 
-from app.cli import access, checking, declare, draining, modelling, planning, processes, reviewing, tasks, watch
-from app.cli.doctor import doctor
-from app.cli.files import FilesCommand
 from app.cli.options import ANY_WORDS, plug
 from app.cli.output import Exit, Format, Output, exit_code_of, outliving_readers, sentence_of, show
-from app.cli.routes import routes
 from app.marked import UnreadableError
 from solvers.version import VERSION
 
@@ -27,15 +24,6 @@ found wrong, 8 needs an extra, such as headroom-gpu\\[server], 9 cannot be told,
 enough (`| head`) changes none of them.
 """
 
-app = typer.Typer(
-    name="headroom",
-    help=_ABOUT,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
 INTERRUPTED = 130
 
 
@@ -45,7 +33,6 @@ def _say_version(wanted: bool) -> None:
         raise typer.Exit(Exit.OK)
 
 
-@app.callback()
 def headroom(
     version: Annotated[
         bool, typer.Option("--version", "-V", callback=_say_version, is_eager=True, help="Print the version.")
@@ -60,54 +47,99 @@ _ClickError: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ 
 _LOCAL, _DECLARE, _PLAN, _WATCH = "One machine and its processes", "Declare", "Plan and explain", "Watch and account"
 _MODEL, _COMPARE, _REVIEW = "Measure and predict", "Compare policies", "Review changes"
 
-_command: Callable[..., object]
-for _command in (processes.up, processes.down, processes.serve, processes.planner):
-    app.command(rich_help_panel=_LOCAL)(_command)
-_passed_on: dict[str, Any] = {"rich_help_panel": _LOCAL, "add_help_option": False, "context_settings": ANY_WORDS}
-app.command(**_passed_on)(processes.agent)
-app.command(name="agent-helper", **_passed_on)(processes.agent_helper)
-app.command(rich_help_panel=_LOCAL)(processes.traffic)
-app.add_typer(processes.migrate, name="migrate", rich_help_panel=_LOCAL)
-app.command(rich_help_panel=_LOCAL)(processes.restore)
-app.command(rich_help_panel=_LOCAL, context_settings={"allow_extra_args": True})(doctor)
-for _command in (declare.apply, declare.get, declare.edit, declare.patch, declare.delete):
-    app.command(rich_help_panel=_DECLARE)(_command)
-app.add_typer(tasks.task, name="task", rich_help_panel=_DECLARE)
-app.command(rich_help_panel=_MODEL, cls=FilesCommand)(modelling.fit)
-app.command(rich_help_panel=_MODEL)(modelling.predict)
-app.command(rich_help_panel=_MODEL)(modelling.profile)
-app.add_typer(modelling.profiles, name="profiles", rich_help_panel=_MODEL)
-plug(app, "train", _MODEL)
-app.command(rich_help_panel=_PLAN)(planning.plan)
-app.command(rich_help_panel=_PLAN)(planning.planners)
-for _command in (
-    reviewing.plans, reviewing.diff, reviewing.approve, reviewing.reject, reviewing.rollback, reviewing.resume,
-):  # fmt: skip
-    app.command(rich_help_panel=_REVIEW)(_command)
-for _command in (planning.explain, checking.verify, checking.replay):
-    app.command(rich_help_panel=_PLAN)(_command)
-app.command(rich_help_panel=_PLAN, cls=planning.AdviseCommand)(planning.simulate)
-app.add_typer(checking.snapshot, name="snapshot", rich_help_panel=_PLAN)
-plug(app, "arena", _COMPARE)
-app.command(rich_help_panel=_WATCH)(watch.status)
-app.command(rich_help_panel=_WATCH)(watch.top)
-app.command(name="open", rich_help_panel=_WATCH)(access.open_console)
-app.add_typer(watch.nodes, name="nodes", rich_help_panel=_WATCH)
-for _command in (draining.drain, draining.uncordon, watch.logs, watch.budget):
-    app.command(rich_help_panel=_WATCH)(_command)
-app.add_typer(watch.report, name="report", rich_help_panel=_WATCH)
-app.add_typer(routes, name="routes", rich_help_panel=_WATCH)
-app.command(rich_help_panel=_WATCH)(access.login)
-app.add_typer(access.context, name="context", rich_help_panel=_WATCH)
-app.add_typer(access.token, name="token", rich_help_panel=_WATCH)
-app.add_typer(access.webhook, name="webhook", rich_help_panel=_WATCH)
-app.add_typer(access.ca, name="ca", rich_help_panel=_LOCAL)
 
-
-@app.command(rich_help_panel=_WATCH)
 def version(output: Output = Format.TABLE) -> None:
     """Print the version."""
     show({"version": VERSION}, output, f"headroom {VERSION}")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a command or a group of them is, `module:name` as is its class, which is loaded where it is called."""
+
+    panel: str
+    at: str
+    group: bool = False
+    cls: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def add(self, name: str, app: typer.Typer) -> None:
+        more = {"name": name, "rich_help_panel": self.panel, **self.options}
+        if self.cls:
+            more["cls"] = _loaded(self.cls)
+        if self.group:
+            app.add_typer(_loaded(self.at), **more)
+        else:
+            app.command(**more)(_loaded(self.at))
+
+
+def _loaded(at: str) -> Any:
+    module, _, name = at.partition(":")
+    return getattr(import_module(f"app.cli.{module}"), name)
+
+
+_PASSED_ON = {"add_help_option": False, "context_settings": ANY_WORDS}
+COMMANDS: dict[str, Place | str] = {
+    **{name: Place(_LOCAL, f"processes:{name}") for name in ("up", "down", "serve", "planner")},
+    "agent": Place(_LOCAL, "processes:agent", options=_PASSED_ON),
+    "agent-helper": Place(_LOCAL, "processes:agent_helper", options=_PASSED_ON),
+    "traffic": Place(_LOCAL, "processes:traffic"),
+    "migrate": Place(_LOCAL, "processes:migrate", group=True),
+    "restore": Place(_LOCAL, "processes:restore"),
+    "doctor": Place(_LOCAL, "doctor:doctor", options={"context_settings": {"allow_extra_args": True}}),
+    **{name: Place(_DECLARE, f"declare:{name}") for name in ("apply", "get", "edit", "patch", "delete")},
+    "task": Place(_DECLARE, "tasks:task", group=True),
+    "fit": Place(_MODEL, "modelling:fit", cls="files:FilesCommand"),
+    **{name: Place(_MODEL, f"modelling:{name}") for name in ("predict", "profile")},
+    "profiles": Place(_MODEL, "modelling:profiles", group=True),
+    "train": _MODEL,
+    **{name: Place(_PLAN, f"planning:{name}") for name in ("plan", "planners")},
+    **{
+        name: Place(_REVIEW, f"reviewing:{name}")
+        for name in ("plans", "diff", "approve", "reject", "rollback", "resume")
+    },
+    "explain": Place(_PLAN, "planning:explain"),
+    **{name: Place(_PLAN, f"checking:{name}") for name in ("verify", "replay")},
+    "simulate": Place(_PLAN, "planning:simulate", cls="planning:AdviseCommand"),
+    "snapshot": Place(_PLAN, "checking:snapshot", group=True),
+    "arena": _COMPARE,
+    **{name: Place(_WATCH, f"watch:{name}") for name in ("status", "top")},
+    "open": Place(_WATCH, "access:open_console"),
+    "nodes": Place(_WATCH, "watch:nodes", group=True),
+    **{name: Place(_WATCH, f"draining:{name}") for name in ("drain", "uncordon")},
+    **{name: Place(_WATCH, f"watch:{name}") for name in ("logs", "budget")},
+    "report": Place(_WATCH, "watch:report", group=True),
+    "routes": Place(_WATCH, "routes:routes", group=True),
+    "login": Place(_WATCH, "access:login"),
+    **{name: Place(_WATCH, f"access:{name}", group=True) for name in ("context", "token", "webhook")},
+    "ca": Place(_LOCAL, "access:ca", group=True),
+    "version": Place(_WATCH, "program:version"),
+}
+"""In order; of what an installed distribution brings the panel alone."""
+
+
+def program(words: Sequence[str] = ()) -> typer.Typer:
+    """The one command that the first word calls, for loading and building all takes longer than most take; all of them
+    where it calls none.
+    """
+    made = typer.Typer(
+        name="headroom",
+        help=_ABOUT,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    made.callback()(headroom)
+    first = "".join(words[:1])
+    first = "version" if first in ("--version", "-V") else first
+    called = {name: place for name, place in COMMANDS.items() if name == first}
+    for name, place in (called or COMMANDS).items():
+        if isinstance(place, str):
+            plug(made, name, place)
+        else:
+            place.add(name, made)
+    return made
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -121,7 +153,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 def _ran(arguments: Sequence[str] | None) -> int:
     """Every expected error is one line; only a bug of ours shows a traceback."""
     try:
-        called = typer.main.get_command(_with(sys.argv[1:] if arguments is None else arguments))
+        called = typer.main.get_command(program(sys.argv[1:] if arguments is None else arguments))
         outcome = called.main(args=arguments, prog_name="headroom", standalone_mode=False)
     except _ClickError as error:
         return _say_usage(error)
@@ -140,16 +172,6 @@ def _ran(arguments: Sequence[str] | None) -> int:
             typer.echo(f"headroom: {' '.join(line.split())}", err=True)
         return exit_code_of(error)
     return outcome if isinstance(outcome, int) else Exit.OK
-
-
-def _with(words: Sequence[str]) -> typer.Typer:
-    """The one command that is called, for building them all takes a tenth of a second; all where none is."""
-    one, name = copy(app), "".join(words[:1])
-    one.registered_commands = [
-        each for each in app.registered_commands if name in (each.name, getattr(each.callback, "__name__", None))
-    ]
-    one.registered_groups = [each for each in app.registered_groups if each.name == name]
-    return one if one.registered_commands or one.registered_groups else app
 
 
 def _say_usage(error: Any) -> int:

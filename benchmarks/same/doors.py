@@ -73,7 +73,7 @@ def _commands() -> dict[tuple[str, ...], Any]:
 
     from app.cli import program
 
-    waiting: list[tuple[tuple[str, ...], Any]] = [((), typer.main.get_command(program.app))]
+    waiting: list[tuple[tuple[str, ...], Any]] = [((), typer.main.get_command(program.program()))]
     found = {}
     while waiting:
         path, command = waiting.pop()

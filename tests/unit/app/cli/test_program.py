@@ -15,7 +15,7 @@ import typer
 import yaml
 
 from app.cli.output import Exit
-from app.cli.program import app, run
+from app.cli.program import program, run
 from tests.unit.app.cli.conftest import Api, Headroom, Served, page
 
 ROOT = Path(__file__).parents[4]
@@ -110,10 +110,7 @@ def test_a_bug_of_ours_is_not_hidden(api: Api, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_no_command_and_help_print_every_command(headroom: Headroom) -> None:
-    names = {
-        command.name or command.callback.__name__  # type: ignore[union-attr]
-        for command in app.registered_commands
-    } | {group.name for group in app.registered_groups}
+    names = typer.main.get_command(program()).commands  # type: ignore[attr-defined]
     shown = headroom("--help")
     assert shown.status == Exit.OK
     nothing = headroom()
@@ -125,7 +122,7 @@ def test_no_command_and_help_print_every_command(headroom: Headroom) -> None:
 
 def test_the_documentation_lists_every_command_and_status() -> None:
     text = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
-    command = typer.main.get_command(app)
+    command = typer.main.get_command(program())
     for name, child in command.commands.items():  # type: ignore[attr-defined]
         for leaf in getattr(child, "commands", {"": None}):
             words = f"{name} {leaf}".strip()
@@ -150,6 +147,19 @@ def test_version_client_commands_and_a_look_at_open_files_import_nothing_heavy()
     done = run_fresh(code=code)
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
     assert "cannot reach" in done.stderr
+
+
+def test_a_command_loads_no_other_one() -> None:
+    code = (
+        "import sys\n"
+        "from app.cli.program import COMMANDS, Place, run\n"
+        "print(run(['--version']), run(['task', '--help']))\n"
+        "places = {place.at.partition(':')[0] for place in COMMANDS.values() if isinstance(place, Place)}\n"
+        "print(sorted(name for name in places if f'app.cli.{name}' in sys.modules))\n"
+        "print('rich' in sys.modules, 'pygments' in sys.modules)\n"
+    )
+    done = run_fresh(code=code)
+    assert done.stdout.splitlines()[-2] == "['program', 'tasks']", done.stderr
 
 
 def test_without_the_server_extra_a_server_command_says_what_to_install() -> None:
