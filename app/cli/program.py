@@ -54,7 +54,7 @@ def version(output: Output = Format.TABLE) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CommandAt:
     """Where a command or a group of them is, `module:name` as is its class, which is loaded where it is called."""
 
     panel: str
@@ -79,41 +79,41 @@ def _loaded(at: str) -> Any:
 
 
 _PASSED_ON = {"add_help_option": False, "context_settings": ANY_WORDS}
-COMMANDS: dict[str, Place | str] = {
-    **{name: Place(_LOCAL, f"processes:{name}") for name in ("up", "down", "serve", "planner")},
-    "agent": Place(_LOCAL, "processes:agent", options=_PASSED_ON),
-    "agent-helper": Place(_LOCAL, "processes:agent_helper", options=_PASSED_ON),
-    "traffic": Place(_LOCAL, "processes:traffic"),
-    "migrate": Place(_LOCAL, "processes:migrate", group=True),
-    "restore": Place(_LOCAL, "processes:restore"),
-    "doctor": Place(_LOCAL, "doctor:doctor", options={"context_settings": {"allow_extra_args": True}}),
-    **{name: Place(_DECLARE, f"declare:{name}") for name in ("apply", "get", "edit", "patch", "delete")},
-    "task": Place(_DECLARE, "tasks:task", group=True),
-    "fit": Place(_MODEL, "modelling:fit", cls="files:FilesCommand"),
-    **{name: Place(_MODEL, f"modelling:{name}") for name in ("predict", "profile")},
-    "profiles": Place(_MODEL, "modelling:profiles", group=True),
+COMMANDS: dict[str, CommandAt | str] = {
+    **{name: CommandAt(_LOCAL, f"processes:{name}") for name in ("up", "down", "serve", "planner")},
+    "agent": CommandAt(_LOCAL, "processes:agent", options=_PASSED_ON),
+    "agent-helper": CommandAt(_LOCAL, "processes:agent_helper", options=_PASSED_ON),
+    "traffic": CommandAt(_LOCAL, "processes:traffic"),
+    "migrate": CommandAt(_LOCAL, "processes:migrate", group=True),
+    "restore": CommandAt(_LOCAL, "processes:restore"),
+    "doctor": CommandAt(_LOCAL, "doctor:doctor", options={"context_settings": {"allow_extra_args": True}}),
+    **{name: CommandAt(_DECLARE, f"declare:{name}") for name in ("apply", "get", "edit", "patch", "delete")},
+    "task": CommandAt(_DECLARE, "tasks:task", group=True),
+    "fit": CommandAt(_MODEL, "modelling:fit", cls="files:FilesCommand"),
+    **{name: CommandAt(_MODEL, f"modelling:{name}") for name in ("predict", "profile")},
+    "profiles": CommandAt(_MODEL, "modelling:profiles", group=True),
     "train": _MODEL,
-    **{name: Place(_PLAN, f"planning:{name}") for name in ("plan", "planners")},
+    **{name: CommandAt(_PLAN, f"planning:{name}") for name in ("plan", "planners")},
     **{
-        name: Place(_REVIEW, f"reviewing:{name}")
+        name: CommandAt(_REVIEW, f"reviewing:{name}")
         for name in ("plans", "diff", "approve", "reject", "rollback", "resume")
     },
-    "explain": Place(_PLAN, "planning:explain"),
-    **{name: Place(_PLAN, f"checking:{name}") for name in ("verify", "replay")},
-    "simulate": Place(_PLAN, "planning:simulate", cls="planning:AdviseCommand"),
-    "snapshot": Place(_PLAN, "checking:snapshot", group=True),
+    "explain": CommandAt(_PLAN, "planning:explain"),
+    **{name: CommandAt(_PLAN, f"checking:{name}") for name in ("verify", "replay")},
+    "simulate": CommandAt(_PLAN, "planning:simulate", cls="planning:AdviseCommand"),
+    "snapshot": CommandAt(_PLAN, "checking:snapshot", group=True),
     "arena": _COMPARE,
-    **{name: Place(_WATCH, f"watch:{name}") for name in ("status", "top")},
-    "open": Place(_WATCH, "access:open_console"),
-    "nodes": Place(_WATCH, "watch:nodes", group=True),
-    **{name: Place(_WATCH, f"draining:{name}") for name in ("drain", "uncordon")},
-    **{name: Place(_WATCH, f"watch:{name}") for name in ("logs", "budget")},
-    "report": Place(_WATCH, "watch:report", group=True),
-    "routes": Place(_WATCH, "routes:routes", group=True),
-    "login": Place(_WATCH, "access:login"),
-    **{name: Place(_WATCH, f"access:{name}", group=True) for name in ("context", "token", "webhook")},
-    "ca": Place(_LOCAL, "access:ca", group=True),
-    "version": Place(_WATCH, "program:version"),
+    **{name: CommandAt(_WATCH, f"watch:{name}") for name in ("status", "top")},
+    "open": CommandAt(_WATCH, "access:open_console"),
+    "nodes": CommandAt(_WATCH, "watch:nodes", group=True),
+    **{name: CommandAt(_WATCH, f"draining:{name}") for name in ("drain", "uncordon")},
+    **{name: CommandAt(_WATCH, f"watch:{name}") for name in ("logs", "budget")},
+    "report": CommandAt(_WATCH, "watch:report", group=True),
+    "routes": CommandAt(_WATCH, "routes:routes", group=True),
+    "login": CommandAt(_WATCH, "access:login"),
+    **{name: CommandAt(_WATCH, f"access:{name}", group=True) for name in ("context", "token", "webhook")},
+    "ca": CommandAt(_LOCAL, "access:ca", group=True),
+    "version": CommandAt(_WATCH, "program:version"),
 }
 """In order; of what an installed distribution brings the panel alone."""
 

@@ -86,7 +86,7 @@ def fill(seats: Seats, open_to: Collection[WorkloadId], deadline: Deadline, stoo
         ]
         if deadline.left_s > look_s and 0 < len(devices) * len(problem.workloads) <= EXCHANGED_MAX:
             table = _best(seats, _contents(seats.floor.judge, pool, sorted(mine), deadline))
-            known: ExchangesKnown = {}
+            known: Known = {}
             while not deadline.over and _improve(seats, table, devices, known):
                 changed = True
     return changed
@@ -177,11 +177,11 @@ def _best(seats: Seats, found: Contents) -> Contents:
     return found.take(np.array(kept, dtype=np.int64))
 
 
-ExchangesKnown = dict[tuple[object, ...], tuple[tuple[object, ...], tuple[float, Judged] | None]]
+Known = dict[tuple[object, ...], tuple[tuple[object, ...], tuple[float, Judged] | None]]
 """By what devices carry and share: what the best exchange was, and by which numbers."""
 
 
-def _improve(seats: Seats, table: Contents, devices: Sequence[int], known: ExchangesKnown) -> bool:
+def _improve(seats: Seats, table: Contents, devices: Sequence[int], known: Known) -> bool:
     """The one exchange, on one device or else on two, that gains most."""
     for size in (1, 2) if len(devices) <= PAIRS_MAX else (1,):
         best: tuple[float, tuple[int, ...], Judged] | None = None

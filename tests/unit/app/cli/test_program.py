@@ -152,9 +152,9 @@ def test_version_client_commands_and_a_look_at_open_files_import_nothing_heavy()
 def test_a_command_loads_no_other_one() -> None:
     code = (
         "import sys\n"
-        "from app.cli.program import COMMANDS, Place, run\n"
+        "from app.cli.program import COMMANDS, CommandAt, run\n"
         "print(run(['--version']), run(['task', '--help']))\n"
-        "places = {place.at.partition(':')[0] for place in COMMANDS.values() if isinstance(place, Place)}\n"
+        "places = {place.at.partition(':')[0] for place in COMMANDS.values() if isinstance(place, CommandAt)}\n"
         "print(sorted(name for name in places if f'app.cli.{name}' in sys.modules))\n"
         "print('rich' in sys.modules, 'pygments' in sys.modules)\n"
     )
