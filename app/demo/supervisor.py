@@ -55,6 +55,7 @@ class Supervisor:
         self._started_s = time.monotonic()
         self._url = ""
         self._ready = False
+        self._is_told = False
 
     def run(self, on_ready: Callable[[float], None]) -> None:
         """Bring everything up, tell `on_ready` the seconds it took, stay until a signal. Raises HeadroomError when
@@ -152,11 +153,16 @@ class Supervisor:
     def _watch(self) -> None:
         next_care_s = time.monotonic() + CARE_INTERVAL_S
         while not self._ending.wait(WATCH_INTERVAL_S):
-            self._look_after_children()
-            now_s = time.monotonic()
-            if now_s >= next_care_s:
-                next_care_s = now_s + CARE_INTERVAL_S
-                self._care()
+            try:
+                self._look_after_children()
+                now_s = time.monotonic()
+                if now_s >= next_care_s:
+                    next_care_s = now_s + CARE_INTERVAL_S
+                    self._care()
+            except OSError as error:
+                # On a full disk nothing can be told: whoever lives goes on, and the rest is tried again.
+                _log.warning("home.unwritable", error)
+                self._ending.wait(CARE_INTERVAL_S)
 
     def _care(self) -> None:
         for child in self._all_children():
@@ -168,13 +174,12 @@ class Supervisor:
             _log.warning("database.unavailable", error)
 
     def _look_after_children(self) -> None:
-        changed = False
         for child in self._all_children():
             line = child.watch()
             if line is not None:
                 _log.warning("process.ended", process=child.spec.name, what=line)
-                changed = True
-        if changed:
+                self._is_told = False
+        if not self._is_told:
             self._write_state()
 
     def _all_children(self) -> Iterator[Child]:
@@ -212,6 +217,7 @@ class Supervisor:
                 processes=tuple(process for process in living if process is not None),
             )
         )
+        self._is_told = True
 
 
 def check_port(host: str, port: int) -> None:

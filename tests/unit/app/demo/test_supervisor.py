@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from app.demo.home import Home
+from app.demo.home import Home, SupervisorState
 from app.demo.process import MARK, ChildSpec, alive
 from app.demo.rooms import Order, address_of
 from app.demo.supervisor import AlreadyRunningError, StartError, StoppedError, Supervisor, check_port
@@ -148,6 +149,27 @@ def test_a_killed_child_comes_back(home: Home) -> None:
     os.kill(before, signal.SIGKILL)
     wait_until(lambda: pids(home).get("planner", before) != before)
     running.end()
+
+
+def test_a_home_without_room_ends_nobody(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    running = Running(home, FakeRooms())
+    try:
+        assert running.ready.wait(20)
+        before, refused, write = pids(home), threading.Event(), home.write_state
+
+        def full(state: SupervisorState) -> None:
+            refused.set()
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(home, "write_state", full)
+        os.kill(before["agent-1"], signal.SIGKILL)
+        assert refused.wait(10)
+        monkeypatch.setattr(home, "write_state", write)
+        wait_until(lambda: pids(home).get("agent-1", before["agent-1"]) != before["agent-1"])
+        assert {**pids(home), "agent-1": 0} == {**before, "agent-1": 0}
+    finally:
+        running.end()
+    assert running.error is None
 
 
 KILLED = """
