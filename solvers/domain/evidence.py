@@ -28,6 +28,7 @@ class ReasonCode(StrEnum):
     TYPE_NOT_ALLOWED = "type_not_allowed"
     NO_SHARE_LEFT = "no_share_left"
     NO_MEMORY_LEFT = "no_memory_left"
+    ROOM_UNUSED = "room_unused"
     POWER_CAP = "power_cap"
     ANTI_AFFINITY = "anti_affinity"
     TAINTED = "tainted"

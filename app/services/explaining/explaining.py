@@ -315,7 +315,7 @@ def _nearness(reason: Reason) -> int:
     no device has before a promise that none can keep, and what is only missing last.
     """
     code = reason.code
-    if code in (ReasonCode.QUOTA, ReasonCode.BUDGET, ReasonCode.REPLICAS_MAX):
+    if code in (ReasonCode.QUOTA, ReasonCode.BUDGET, ReasonCode.REPLICAS_MAX, ReasonCode.ROOM_UNUSED):
         return 0
     if code in _ROOM or (code is ReasonCode.NO_MEMORY_LEFT and not too_large(reason)):
         return 1

@@ -34,6 +34,7 @@ _REASONS: Mapping[ReasonCode, str] = {
     ReasonCode.TYPE_NOT_ALLOWED: "{subject} is not among the GPU types allowed",
     ReasonCode.NO_SHARE_LEFT: "{subject} has too little SM share left",
     ReasonCode.NO_MEMORY_LEFT: "{subject} has too little memory left",
+    ReasonCode.ROOM_UNUSED: "{subject} has room that this plan does not use: the next one may",
     ReasonCode.POWER_CAP: "a power cap stands in the way on {subject}",
     ReasonCode.ANTI_AFFINITY: "{subject} is barred by neighbour rules",
     ReasonCode.TAINTED: "{subject} carries a taint that is not tolerated",

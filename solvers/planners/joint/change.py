@@ -4,7 +4,8 @@ From the snapshot and the moment of the last full solve, so that a repeated cycl
 cycles run: a workload has a reason to change when what stands of it is short, breaks a rule or a promise, or could do
 with notably less (but for services that can always use more). A full solve is due when nothing stands, many have
 reasons, the last one is long past, unknown or of before what stands, once that may change again, or when what stands,
-changed as far as that goes at once (`solve.reach`), leaves anybody short. The last question is answered already.
+changed as far as that goes at once (`solve.reach`), leaves anybody short. The last question is answered already,
+unless its time ended first, or its answer, in which somebody new has a place, is still no target.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from zlib import crc32
 
 import numpy as np
 
+from solvers.domain.change import Target
 from solvers.domain.ids import DeviceId
+from solvers.domain.plan import Plan
 from solvers.domain.policy import Policy
 from solvers.engines.deadline import Deadline, charge, portion
 from solvers.planners.base import PlanRequest
@@ -43,6 +46,8 @@ NEAR_UNITS = 100
 """What it may take to change only what stands."""
 FRESH_MAX = 600
 """Contents that the solve found, for what stands to change to."""
+AGAIN = " again"
+"""Behind a question that has to be asked once more."""
 Solve = Callable[[JointProblem, SolveOrder, Deadline], Layout]
 
 
@@ -94,14 +99,14 @@ def solved(search: JointSearch, request: PlanRequest, reading: Reading, state: b
     # In between full solves, the same that stands ends as far from what it could become at best, whoever's rate moved.
     alike = known or (opened is not None and question.split(" ")[:2] == kept.question.split(" ")[:2])
     terms = replace(reach_terms(policy), left_usd=kept.left_usd if alike else 0.0)
-    near, found = None, layout_of(standing)
+    near, found, late = None, layout_of(standing), False
     # Where nobody is short and all is solved anyway, what little changes make is asked once, after that.
     asked = bool(standing) and (found.leaves_short(problem) or (opened is not None and not known))
     mended = asked and opened and len(standing) > GROUPS_MAX and search.mended is not None and search.mended()
     if asked and not mended:
         left = NEAR_UNITS if deadline.work_units is None else int(deadline.left_part * deadline.work_units)
         few = Deadline(REACH_PART * deadline.time_left_s, max(1, min(NEAR_UNITS, left)))
-        near = reached(problem, standing, order.warm[:FRESH_MAX], terms, few)
+        near, late = reached(problem, standing, order.warm[:FRESH_MAX], terms, few), few.late
         if near.short and not known:
             # What is missing may be held by whoever does not change at once: a device, a quota, a cap.
             opened = None
@@ -129,11 +134,19 @@ def solved(search: JointSearch, request: PlanRequest, reading: Reading, state: b
             patterns=patterns,
             prices=kept.prices if found.prices is None else found.prices,
             full_at_s=request.snapshot.taken_at_s if opened is None else kept.full_at_s,
-            question=question,
+            question=question + AGAIN * (late and opened is not None),
             shown=kept.shown,
             left_usd=kept.left_usd if near is None else near.left_usd,
         ),
     )
+
+
+def asked_again(kept: Kept, plan: Plan, stands: Target) -> Kept:
+    """The same, where a plan gives a place to somebody who has none: it may wait for more than room, and be asked for
+    once more while it is no target.
+    """
+    waiting = {item.workload for item in plan.assignments} - {item.workload for item in stands.assignments}
+    return replace(kept, question=kept.question.removesuffix(AGAIN) + AGAIN) if waiting else kept
 
 
 def reach_terms(policy: Policy) -> ReachTerms:

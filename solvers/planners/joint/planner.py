@@ -28,7 +28,7 @@ from solvers.planners import registry
 from solvers.planners.base import IncumbentTaker, PlannerSpec, PlanRequest, Recalling, Thought, hand_over
 from solvers.planners.joint.attempt import NOTHING, SPEC, Attempt, affords_first, remember
 from solvers.planners.joint.certificate import Certificate, Loosened
-from solvers.planners.joint.change import JointSearch, Solve, Solved, breaks_limits, solved
+from solvers.planners.joint.change import JointSearch, Solve, Solved, asked_again, breaks_limits, solved
 from solvers.planners.joint.explain.explaining import explained
 from solvers.planners.joint.reading.formulation import Reading, read
 from solvers.planners.joint.seat.seating import match, seat
@@ -145,9 +145,10 @@ class Joint(Recalling):
         # How long it took is told but is no part of the answer: equal answers are equal.
         told = ((name, number) for name, number in answer.found.facts.items() if not name.endswith("_s"))
         facts = tuple(Fact(name=name, value=float(number)) for name, number in sorted(told))
-        kept = remember(reading.problem, replace(answer.kept, toward=rivals.toward or answer.kept.toward, shown=shown))
+        kept = replace(answer.kept, toward=rivals.toward or answer.kept.toward, shown=shown)
+        kept = asked_again(kept, rivals.plan, request.snapshot.target)
         proposal = replace(_proposal(attempt, rivals, answer.found, facts=facts), ending=ending, by=by)
-        return Thought(proposal=proposal, state=kept)
+        return Thought(proposal=proposal, state=remember(reading.problem, kept))
 
     def _fallen_back(self, attempt: Attempt, first: Plan, *reasons: Reason) -> Proposal:
         bound = attempt.certificate(NOTHING).bound(first)

@@ -66,8 +66,7 @@ def write(spec: PlannerSpec, seated: Seated) -> Plan:
         pinned_as(item, ReasonCode.KEPT_STANDING if item.workload in known else ReasonCode.PINNED_BY_MODE)
         for item in (*reading.pinned, *reading.kept)
     )
-    replicas = tuple(_replicas(seated))
-    on_devices = {item.device for item in staying}
+    replicas, on_devices = tuple(_replicas(seated)), {item.device for item in staying}
     contents = Contents(
         replicas=replicas,
         staying=staying,
@@ -218,13 +217,14 @@ def _of_owner(seats: Seats, number: int) -> Iterator[Reason]:
 
 
 def _of_room(seats: Seats, number: int) -> Iterator[Reason]:
-    """By GPU type: what a job is not worth there, else which room is missing."""
+    """By GPU type: what a job is not worth there, else which room is missing, if any is."""
     problem, alone = seats.floor.problem, seats.floor.alone(number)
-    variants = [at for at, item in enumerate(problem.variants) if item.workload == number]
-    worth_usd = problem.workloads[number].worth_usd(alone.capacity_rps[:, 0])
-    pool_of = problem.kind_pool[alone.rows.kind]
+    work, mine = problem.workloads[number], problem.variant_workload == number
+    worth_usd, pool_of = work.worth_usd(alone.capacity_rps[:, 0]), problem.kind_pool[alone.rows.kind]
+    # Who wants several failure domains may have what is idle already.
+    unused = ReasonCode.NO_SHARE_LEFT if work.domains_min > 1 else ReasonCode.ROOM_UNUSED
     needs_w = alone.draw_w - seats.floor.judge.idle_w[pool_of]
-    allowed = [pool for pool in range(len(problem.pools)) if problem.allowed[pool, variants].any()]
+    allowed = np.flatnonzero(problem.allowed[:, mine].any(axis=1)).tolist()
     for gpu_type in dict.fromkeys(problem.pools[pool].gpu_type for pool in allowed):
         pools = [pool for pool in allowed if problem.pools[pool].gpu_type == gpu_type]
         room = [(pool, at) for pool in pools for at in seats.floor.devices(pool)]
@@ -234,7 +234,7 @@ def _of_room(seats: Seats, number: int) -> Iterator[Reason]:
             left_w[pool] = max(left_w[pool], seats.lefts_at(np.array([at]))[0])
         here = np.flatnonzero(np.isin(pool_of, pools) & (needs_w <= left_w[pool_of] + DUST))
         numbers = (("devices_idle", float(len(idle))), ("power_w_left", float(left_w.max())))
-        code = ReasonCode.POWER_CAP if idle and not len(here) else ReasonCode.NO_SHARE_LEFT
+        code = ReasonCode.NO_SHARE_LEFT if not idle else unused if len(here) else ReasonCode.POWER_CAP
         if spare and all(len(members_of(seats.patterns[at])) >= problem.pools[pool].clients for pool, at in spare):
             code = ReasonCode.CLIENTS_MAX
         if len(here) and (gains := worth_usd[here] - alone.usd_per_h[here]).max() <= 0:

@@ -185,6 +185,48 @@ def test_what_a_search_left_counts_while_the_same_stands_and_not_everything_is_s
     assert told(moved, rising, full_at_s=FULL_AT_S - FULL_EVERY_S) == [0.0, 0.0]
 
 
+def placed(picture: Snapshot, state: bytes | None, deadline_s: float = 60.0) -> tuple[set[str], bytes | None]:
+    """Jobs with a place, and what is remembered."""
+    request = replace(builders.request(picture), budget=Budget(deadline_s=deadline_s))
+    thought = think(create("joint"), request, state, SilentReporter())
+    assert thought.proposal.plan is not None
+    named = {job.id for job in picture.jobs}
+    return {item.workload for item in thought.proposal.plan.assignments} & named, thought.state or state
+
+
+def test_jobs_that_came_since_are_asked_for_until_they_have_their_place() -> None:
+    """Whoever had no time for them looks again, and so does whoever found a plan that is no target yet."""
+    picture = replace(world(), taken_at_s=FULL_AT_S)
+    _, state = placed(picture, None)
+    later = replace(picture, taken_at_s=FULL_AT_S + 10.0, jobs=(builders.job("late", value_usd_per_h=50.0),))
+    found, state = placed(later, state, 1e-3)
+    assert not found
+    for _ in range(3):
+        later = replace(later, taken_at_s=later.taken_at_s + 10.0)
+        found, state = placed(later, state)
+        assert found == {"demo/late"}
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_question_whose_time_ended_is_no_answered_one(monkeypatch: pytest.MonkeyPatch, *, late: bool) -> None:
+    picture = world(jobs=(builders.job("new", value_usd_per_h=0.0),))
+    reading, looked = read(picture, builders.everything_movable(picture)), list[Reached]()
+
+    def slow(*given: Any, **more: Any) -> Reached:
+        looked.append(reached(*given, **more))
+        given[-1].seconds *= not late
+        return looked[-1]
+
+    monkeypatch.setattr(change, "reached", slow)
+    state = remember(reading.problem, Kept(full_at_s=FULL_AT_S))
+    for asked_before in range(3):
+        search = JointSearch(solve=lambda problem, *_: first_layout(problem), deadline=Deadline(60.0))
+        found = solved(search, builders.request(picture), reading, state)
+        state = remember(reading.problem, found.kept)
+        assert len(looked) == (asked_before + 1 if late else 1)
+        assert not found.searched
+
+
 def tightened() -> dict[str, dict[str, Any]]:
     """What limits several together, with a little less than what stands has."""
     picture = served()

@@ -95,14 +95,14 @@ def test_a_power_cap_is_blamed_for_idle_devices_that_it_covers_alone() -> None:
     of = problem(devices=(2,))
     for nodes, code, more in (
         ((1, 7.0), ReasonCode.POWER_CAP, {"power_w_left": 7.0}),
-        (None, ReasonCode.NO_SHARE_LEFT, {}),
+        (None, ReasonCode.ROOM_UNUSED, {}),
     ):
         seats = Seats.empty(floor(of, nodes=nodes))
         (why,) = write._of_room(seats, 0)
         assert (why.code, {fact.name: fact.value for fact in why.facts}) == (code, {"devices_idle": 2.0, **more})
 
 
-@pytest.mark.parametrize(("value_usd", "code"), [(0.01, ReasonCode.COSTLIER), (1000.0, ReasonCode.NO_SHARE_LEFT)])
+@pytest.mark.parametrize(("value_usd", "code"), [(0.01, ReasonCode.COSTLIER), (1000.0, ReasonCode.ROOM_UNUSED)])
 def test_a_type_that_lies_in_several_domains_is_looked_at_whole(value_usd: float, code: ReasonCode) -> None:
     """In the first of them all is full, in the second a device is idle."""
     of = problem(2, devices=(1, 1))
@@ -112,8 +112,15 @@ def test_a_type_that_lies_in_several_domains_is_looked_at_whole(value_usd: float
     seats.put(0, pattern(of, (0, 100)))
     (why,) = write._of_room(seats, 1)
     assert why.code is code
-    if code is ReasonCode.NO_SHARE_LEFT:
+    if code is ReasonCode.ROOM_UNUSED:
         assert {fact.name: fact.value for fact in why.facts} == {"devices_idle": 1.0}
+
+
+def test_who_wants_several_domains_may_have_what_is_idle() -> None:
+    of = problem(devices=(2,))
+    seats = Seats.empty(floor(replace(of, workloads=tuple(replace(item, domains_min=2) for item in of.workloads))))
+    (why,) = write._of_room(seats, 0)
+    assert why.code is ReasonCode.NO_SHARE_LEFT
 
 
 @pytest.mark.parametrize(
@@ -149,4 +156,4 @@ def test_a_job_that_is_worth_less_than_an_idle_device_costs_hears_of_money(
         assert why.code is ReasonCode.COSTLIER
         assert numbers["usd_per_h"] > numbers["usd_per_h_worth"] > 0
     else:
-        assert why.code is ReasonCode.NO_SHARE_LEFT
+        assert why.code is ReasonCode.ROOM_UNUSED
