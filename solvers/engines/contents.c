@@ -58,7 +58,7 @@ typedef struct {
     int64_t work, repeats;   /* most steps; further contents without a workload in common per improvement */
     int64_t room;            /* most contents to return */
     int64_t settles;         /* lowers `pi` instead of raising the goal above floor and tolerance */
-    double most_s;           /* then it ends, whatever work is left */
+    double until_s;          /* of the monotonic clock: then it ends, whatever work is left */
 } Effort;
 
 typedef struct {
@@ -878,17 +878,17 @@ static void begin(Search *s, int64_t kind)
     push(s, n);
 }
 
-static double seconds(void)
+static int late(const Effort *effort)
 {
     struct timespec now = {0};
     clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec >= effort->until_s;
 }
 
 void price(const Problem *p, const Tables *tables, const Prices *prices, const Effort *effort, int64_t pool, Found *out)
 {
     int64_t column[WHOLE];
-    double numbers[6][WHOLE], until_s = seconds() + effort->most_s;
+    double numbers[6][WHOLE];
     uint8_t lawful;
     Search s = {.p = p, .tables = tables, .effort = effort, .out = out, .pool = pool, .best = NEVER, .held = NEVER,
         .units = WHOLE / effort->step, .goal = effort->floor + effort->tolerance,
@@ -899,7 +899,7 @@ void price(const Problem *p, const Tables *tables, const Prices *prices, const E
     out->work = out->found = 0;
     for (int64_t kind = 0; kind < p->kinds; kind++)
         if (p->kind_pool[kind] == pool) begin(&s, kind);
-    while (s.nodes && s.open[0]->ceiling > s.goal && out->work < effort->work && seconds() < until_s) expand(&s, pop(&s));
+    while (s.nodes && s.open[0]->ceiling > s.goal && out->work < effort->work && !late(effort)) expand(&s, pop(&s));
     out->ceiling = s.nodes && s.open[0]->ceiling > s.goal ? s.open[0]->ceiling : s.goal;
     if (s.held > out->ceiling) out->ceiling = s.held;
     while (s.nodes) drop(s.open[--s.nodes]);

@@ -63,8 +63,8 @@ class Effort:
     step_pct: int = 1
     """Shares are multiples of this; ceilings are those of such contents."""
     units: float = 1e6
-    seconds: float = math.inf
-    """Most that it may take, whatever work is left."""
+    until_s: float = math.inf
+    """Of the monotonic clock: then it ends, whatever work is left."""
     repeats: int = 0
     """Further contents without a workload in common, whenever something better is found, unless it settles."""
     settles: bool = False
@@ -200,7 +200,7 @@ class Contents:
         how = Record(
             float(effort.floor), float(effort.tolerance), float(effort.least), effort.step_pct,
             int(effort.units * UNIT_STEPS), effort.repeats, FOUND_MAX, int(effort.settles),
-            float(effort.seconds),
+            float(effort.until_s),
         )  # fmt: skip
         kind, worth, pi = np.zeros(FOUND_MAX, dtype=np.int64), np.zeros(FOUND_MAX), prices.pi.copy()
         variants, shares = (np.zeros((FOUND_MAX, self.width), dtype=np.int64) for _ in range(2))

@@ -81,8 +81,8 @@ class Pricing:
         lanes, unit_ms = min(contents.lanes, max(1, len(pools))), coarse * self._unit_ms
         if deadline.work_units is None:
             units *= lanes / unit_ms
-        within_s = deadline.seconds_until(until_part)
-        efforts = {}
+        within_s, late_s = deadline.seconds_until(until_part), LATE_PART * deadline.seconds
+        efforts, before = dict[int, Effort](), 0.0
         for pool in pools if units > 0 else ():
             most, taken = look.part * self._scale[pool], self._taken[pool] / self._taken.sum()
             mine = EQUAL_PART / len(pools) + (1 - EQUAL_PART) * taken
@@ -91,10 +91,11 @@ class Pricing:
                 tolerance=most,
                 step_pct=look.step_pct,
                 units=mine * units,
-                seconds=min(1.0, lanes * mine) * within_s,
+                until_s=deadline.moment(min(1.0, before + lanes * mine) * within_s + late_s),
                 repeats=look.repeats,
                 settles=look.settles,
             )
+            before += mine
         for pool, best in zip(efforts, contents.price(items, efforts), strict=True):
             deadline.spend(best.units)
             self._taken[pool] = best.units
@@ -106,8 +107,10 @@ class Pricing:
         return Found(rows=Patterns.chained(found), ceilings=ceilings, duals=self._rows.duals_at(duals, items.pi))
 
 
-EQUAL_PART = 0.25
-"""Of the work of a look."""
+EQUAL_PART, LATE_PART = 0.25, 0.05
+"""Of the work of a look; and of the deadline, how much longer it may take than it should: just before its end it shows
+little.
+"""
 COARSE = 2.0
 """So many times as long as at all shares a unit takes at fewer, where more of it is what is not counted."""
 

@@ -206,21 +206,20 @@ def test_a_slow_machine_is_asked_for_less(monkeypatch: pytest.MonkeyPatch) -> No
 def test_whatever_a_unit_takes_a_look_ends_in_time(
     work_units: int | None, within_s: float, lanes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One pool after another, or as many beside each other as there are lanes: each has its part of the seconds."""
-    problem, seconds = _varied(1, "device"), list[float]()
-    judge = Judge(problem, lanes=lanes)
+    """One pool after another, or as many beside each other as there are lanes: what one leaves the next ones have."""
+    problem, until_s, now_s = _varied(1, "device"), list[float](), 1000.0
+    judge, rows = Judge(problem, lanes=lanes), Rows(problem)
 
-    def watched(_: ItemPrices, efforts: Mapping[int, Effort]) -> list[Priced]:
-        seconds.extend(effort.seconds for effort in efforts.values())
-        return []
+    def watched(prices: ItemPrices, efforts: Mapping[int, Effort]) -> list[Priced]:
+        until_s.extend(effort.until_s - now_s for effort in efforts.values())
+        return [Priced(ceiling=0.0, pi=prices.pi, rows=Patterns.none(judge.width), units=1) for _ in efforts]
 
     monkeypatch.setattr(judge.contents, "price", watched)
-    monkeypatch.setattr(deadline_module.time, "monotonic", lambda: 0.0)
-    rows, deadline = Rows(problem), Deadline(100.0, work_units, _begun_s=0.0)
-    with pytest.raises(ValueError, match="zip"):
-        Pricing(judge, rows, judge.width).price(_duals(rows, 1), EXACT, deadline, 0.25)
-    assert len(seconds) > lanes
-    assert sum(seconds) == pytest.approx(lanes * within_s)
+    monkeypatch.setattr(deadline_module.time, "monotonic", lambda: now_s)
+    deadline = Deadline(100.0, work_units, _begun_s=now_s)
+    Pricing(judge, rows, judge.width).price(_duals(rows, 1), EXACT, deadline, 0.25)
+    part, late_s = within_s / len(problem.pools), generating.LATE_PART * 100.0
+    assert until_s == pytest.approx([min(within_s, part * (at + lanes)) + late_s for at in range(len(problem.pools))])
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -229,8 +228,8 @@ def test_who_has_no_time_ends_at_once_and_ceilings_hold(seed: int) -> None:
     rows, judge = Rows(problem), Judge(problem)
     duals, pools = _duals(rows, seed), range(len(problem.pools))
     most, above = _best(problem, rows, duals, every_choice(problem)), list[float]()
-    for seconds in (0.0, ENDLESS):
-        effort = Effort(tolerance=NOTHING, step_pct=20, units=ENDLESS, seconds=seconds)
+    for until_s in (time.monotonic(), ENDLESS):
+        effort = Effort(tolerance=NOTHING, step_pct=20, units=ENDLESS, until_s=until_s)
         found = judge.contents.price(rows.item_prices(duals), dict.fromkeys(pools, effort))
         ceilings = np.array([item.ceiling for item in found])
         assert (ceilings >= most - 1e-9).all()
