@@ -68,8 +68,9 @@ class Pricing:
         return self._unit_ms if deadline.work_units is None else 1.0
 
     def price(self, duals: Floats, look: Look, deadline: Deadline, until_part: float) -> Found:
-        """The best patterns at these duals, or at what they settle at. Pools have equal parts of the time at first,
-        then by what each took: a part stays equal, so all have a ceiling, however little.
+        """The best patterns at these duals, or at what they settle at. Pools have equal parts of the work at first,
+        then by what each took: a part stays equal, so all have a ceiling, however little. So much of the time is kept
+        for those that wait, too.
         """
         items, contents = self._rows.item_prices(duals), self._judge.contents
         contents.prepared()
@@ -82,20 +83,20 @@ class Pricing:
         if deadline.work_units is None:
             units *= lanes / unit_ms
         within_s, late_s = deadline.seconds_until(until_part), LATE_PART * deadline.seconds
-        efforts, before = dict[int, Effort](), 0.0
-        for pool in pools if units > 0 else ():
+        efforts = dict[int, Effort]()
+        for place, pool in enumerate(pools if units > 0 else ()):
+            waiting = max(0, len(pools) - place - lanes)
             most, taken = look.part * self._scale[pool], self._taken[pool] / self._taken.sum()
-            mine = EQUAL_PART / len(pools) + (1 - EQUAL_PART) * taken
+            equal = EQUAL_PART / len(pools)
             efforts[pool] = Effort(
                 floor=0.0 if look.settles else -most,
                 tolerance=most,
                 step_pct=look.step_pct,
-                units=mine * units,
-                until_s=deadline.moment(min(1.0, before + lanes * mine) * within_s + late_s),
+                units=(equal + (1 - EQUAL_PART) * taken) * units,
+                until_s=deadline.moment((1 - waiting * equal) * within_s + late_s),
                 repeats=look.repeats,
                 settles=look.settles,
             )
-            before += mine
         for pool, best in zip(efforts, contents.price(items, efforts), strict=True):
             deadline.spend(best.units)
             self._taken[pool] = best.units

@@ -206,7 +206,7 @@ def test_a_slow_machine_is_asked_for_less(monkeypatch: pytest.MonkeyPatch) -> No
 def test_whatever_a_unit_takes_a_look_ends_in_time(
     work_units: int | None, within_s: float, lanes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One pool after another, or as many beside each other as there are lanes: what one leaves the next ones have."""
+    """Whoever comes first may take what is left but for a part of each that waits."""
     problem, until_s, now_s = _varied(1, "device"), list[float](), 1000.0
     judge, rows = Judge(problem, lanes=lanes), Rows(problem)
 
@@ -218,8 +218,11 @@ def test_whatever_a_unit_takes_a_look_ends_in_time(
     monkeypatch.setattr(deadline_module.time, "monotonic", lambda: now_s)
     deadline = Deadline(100.0, work_units, _begun_s=now_s)
     Pricing(judge, rows, judge.width).price(_duals(rows, 1), EXACT, deadline, 0.25)
-    part, late_s = within_s / len(problem.pools), generating.LATE_PART * 100.0
-    assert until_s == pytest.approx([min(within_s, part * (at + lanes)) + late_s for at in range(len(problem.pools))])
+    count, late_s = len(problem.pools), generating.LATE_PART * 100.0
+    waiting = [max(0, count - at - lanes) for at in range(count)]
+    assert until_s == pytest.approx(
+        [within_s * (1 - generating.EQUAL_PART * others / count) + late_s for others in waiting]
+    )
 
 
 @pytest.mark.parametrize("seed", range(4))
