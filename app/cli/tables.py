@@ -109,10 +109,12 @@ def price_lines(insight: Document, workload: str) -> list[str]:
 
 
 def _priced_unserved(insight: Document, found: Sequence[Document]) -> list[str]:
-    """A warning where prices are no money, because somebody stays unserved."""
+    """A warning where prices are no money, because they are of somebody unserved."""
     short = any(fact["name"] == "workloads_priced_as_unserved" for fact in insight["facts"])
     return (
-        ["Some demand stays unserved: these prices count it at its priority, not in money."] if short and found else []
+        ["Some of these prices count demand as if it stayed unserved: by its priority, not in money."]
+        if short and found
+        else []
     )
 
 

@@ -23,6 +23,7 @@ CONNECTIONS_LEAST = 10
 RAW_DAYS_LATE = 2
 HEARD_S = 3.0
 BY_TRANSACTION = "name PostgreSQL's own address in HEADROOM_DATABASE_DIRECT_URL"
+START_EMBEDDED = "start `headroom up`, or name a database in HEADROOM_DATABASE_URL"
 ONE_DATABASE = "name the same database in both"
 ADVICE = {
     "notifications": "see whether HEADROOM_DATABASE_DIRECT_URL leads to PostgreSQL itself, and its log",
@@ -75,7 +76,8 @@ def reaching(settings: Settings, opened: list[Database]) -> Check:
             told += f": psql -d '{libpq_url(url)}'"
         return well(told)
 
-    return Check("database", look, "start it, or correct HEADROOM_DATABASE_URL; see its own log, or its pooler's")
+    named = "start it, or correct HEADROOM_DATABASE_URL; see its own log, or its pooler's"
+    return Check("database", look, named if settings.database_url else START_EMBEDDED)
 
 
 def database_checks(settings: Settings, database: Database) -> list[Check]:

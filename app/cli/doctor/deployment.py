@@ -17,7 +17,7 @@ EXPIRY_DAYS = 14
 STALE_S_LEAST = 600.0
 CLOCK_ANSWER_S = 5.0
 NAMED_MAX = 5
-START = "start `headroom serve`, or name another one with --server, which begins with https: where it speaks TLS"
+ANOTHER = "name another one with --server, which begins with https: where it speaks TLS"
 REFUSED = {
     401: "name a good token with --token, or headroom login",
     403: "ask with a token of the whole cluster, at least a viewer's",
@@ -28,6 +28,7 @@ UNBELIEVED = "CERTIFICATE_VERIFY_FAILED"
 
 def deployment_checks(settings: Settings, connected: Callable[[], Client]) -> list[Check]:
     """`connected` makes a client, or raises CommandError where no server is named."""
+    start = f"start `headroom {'serve' if settings.database_url else 'up'}`, or {ANOTHER}"
 
     def asked(look: Callable[[Client], Symptom]) -> Callable[[], Symptom]:
         def ask() -> Symptom:
@@ -39,7 +40,7 @@ def deployment_checks(settings: Settings, connected: Callable[[], Client]) -> li
                 try:
                     return look(client)
                 except ApiError as error:
-                    log = "see the API's log" if error.status >= 500 else START
+                    log = "see the API's log" if error.status >= 500 else start
                     return wrong(sentence_of(error) or error.message, REFUSED.get(error.status, log))
 
         return ask
@@ -52,7 +53,7 @@ def deployment_checks(settings: Settings, connected: Callable[[], Client]) -> li
         "plans": lambda client: _plans(client, settings),
         "beliefs": _beliefs,
     }
-    return [Check(name, asked(look), START) for name, look in looks.items()]
+    return [Check(name, asked(look), start) for name, look in looks.items()]
 
 
 def _api(client: Client) -> Symptom:

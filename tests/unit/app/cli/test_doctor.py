@@ -289,7 +289,7 @@ def test_what_the_api_tells_is_judged(headroom: Headroom, answering: Api) -> Non
     [
         (401, "name a good token with --token, or headroom login"),
         (403, "ask with a token of the whole cluster, at least a viewer's"),
-        (404, deployment.START),
+        (404, f"start `headroom up`, or {deployment.ANOTHER}"),
         (500, "see the API's log"),
     ],
 )
@@ -298,6 +298,20 @@ def test_an_api_that_answers_with_a_problem_is_there(
 ) -> None:
     answering.answers["GET /v1/fleet"] = httpx.Response(status, json={"status": status, "code": "no", "detail": "no"})
     assert [told(headroom)[name]["todo"] for name in ("nodes", "plans", "beliefs")] == [todo] * 3
+
+
+def test_whoever_has_a_database_of_the_home_is_told_to_start_it_as_they_did(
+    headroom: Headroom, home: Path, answering: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering.answers["GET /v1/fleet"] = httpx.Response(404, json={"status": 404, "code": "no", "detail": "no"})
+    (home / "pgdata").mkdir()
+    lines = told(headroom)
+    assert (lines["database"]["state"], lines["database"]["todo"]) == ("wrong", database.START_EMBEDDED)
+    assert lines["nodes"]["todo"].startswith("start `headroom up`")
+    monkeypatch.setenv("HEADROOM_DATABASE_URL", "postgresql://headroom@127.0.0.1:9/headroom")
+    lines = told(headroom)
+    assert "correct HEADROOM_DATABASE_URL" in lines["database"]["todo"]
+    assert lines["nodes"]["todo"].startswith("start `headroom serve`")
 
 
 @pytest.mark.parametrize(
