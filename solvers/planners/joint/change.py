@@ -122,7 +122,7 @@ def solved(search: JointSearch, request: PlanRequest, reading: Reading, state: b
     patterns = (*found.patterns, *found.columns, *order.warm)
     if opened is None and standing:
         within = portion(deadline, REACH_PART)
-        near = reached(problem, standing, patterns[:FRESH_MAX], terms, within, begin=near)
+        near, late = reached(problem, standing, patterns[:FRESH_MAX], terms, within, begin=near), within.late
     count = len(problem.workloads) if opened is None else len(opened)
     return Solved(
         found=replace(found, facts=found.facts | {"workloads_open": float(count)}),
@@ -134,7 +134,7 @@ def solved(search: JointSearch, request: PlanRequest, reading: Reading, state: b
             patterns=patterns,
             prices=kept.prices if found.prices is None else found.prices,
             full_at_s=request.snapshot.taken_at_s if opened is None else kept.full_at_s,
-            question=question + AGAIN * (late and opened is not None),
+            question=question + AGAIN * late,
             shown=kept.shown,
             left_usd=kept.left_usd if near is None else near.left_usd,
         ),

@@ -207,8 +207,12 @@ def test_jobs_that_came_since_are_asked_for_until_they_have_their_place() -> Non
         assert found == {"demo/late"}
 
 
+@pytest.mark.parametrize("full_at_s", [FULL_AT_S, FULL_AT_S - FULL_EVERY_S])
 @pytest.mark.parametrize("late", [False, True])
-def test_a_question_whose_time_ended_is_no_answered_one(monkeypatch: pytest.MonkeyPatch, *, late: bool) -> None:
+def test_a_question_whose_time_ended_is_no_answered_one(
+    monkeypatch: pytest.MonkeyPatch, full_at_s: float, *, late: bool
+) -> None:
+    """However much was looked at."""
     picture = world(jobs=(builders.job("new", value_usd_per_h=0.0),))
     reading, looked = read(picture, builders.everything_movable(picture)), list[Reached]()
 
@@ -218,13 +222,13 @@ def test_a_question_whose_time_ended_is_no_answered_one(monkeypatch: pytest.Monk
         return looked[-1]
 
     monkeypatch.setattr(change, "reached", slow)
-    state = remember(reading.problem, Kept(full_at_s=FULL_AT_S))
+    state = remember(reading.problem, Kept(full_at_s=full_at_s))
     for asked_before in range(3):
         search = JointSearch(solve=lambda problem, *_: first_layout(problem), deadline=Deadline(60.0))
         found = solved(search, builders.request(picture), reading, state)
         state = remember(reading.problem, found.kept)
         assert len(looked) == (asked_before + 1 if late else 1)
-        assert not found.searched
+        assert found.searched == (full_at_s < FULL_AT_S and not asked_before)
 
 
 def tightened() -> dict[str, dict[str, Any]]:
