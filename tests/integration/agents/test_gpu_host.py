@@ -251,8 +251,8 @@ def test_a_dry_run_prints_every_step_and_takes_none(gpu: GpuHost) -> None:
         "limit it to 250 W",
         "lock the SM clock at 1200 MHz",
         f"start r0 with 50 %, 4000 MiB, batch 8: {command}",
-        "drain r0@00000001",
         f"start r1 with 40 %, 4000 MiB, batch 8: {command}",
+        "drain r0@00000001",
         "end r0@00000001",
     ], gpu.told()
     assert (gpu.host.pids(gpu.uuid), gpu.state(), len(gpu.plane.joins)) == before
