@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -33,6 +34,12 @@ def run_fresh(*code_or_arguments: str, code: str | None = None) -> subprocess.Co
         timeout=60,
         env=dict(os.environ),
     )
+
+
+def commands() -> dict[str, Any]:
+    """All of the program's, by name."""
+    found: dict[str, Any] = vars(typer.main.get_command(program()))["commands"]
+    return found
 
 
 @pytest.mark.parametrize(
@@ -110,7 +117,7 @@ def test_a_bug_of_ours_is_not_hidden(api: Api, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_no_command_and_help_print_every_command(headroom: Headroom) -> None:
-    names = typer.main.get_command(program()).commands  # type: ignore[attr-defined]
+    names = commands()
     shown = headroom("--help")
     assert shown.status == Exit.OK
     nothing = headroom()
@@ -122,8 +129,7 @@ def test_no_command_and_help_print_every_command(headroom: Headroom) -> None:
 
 def test_the_documentation_lists_every_command_and_status() -> None:
     text = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
-    command = typer.main.get_command(program())
-    for name, child in command.commands.items():  # type: ignore[attr-defined]
+    for name, child in commands().items():
         for leaf in getattr(child, "commands", {"": None}):
             words = f"{name} {leaf}".strip()
             assert re.search(rf"headroom {name}\b", text), name
