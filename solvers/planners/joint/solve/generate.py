@@ -82,7 +82,7 @@ class Pricing:
         lanes, unit_ms = min(contents.lanes, max(1, len(pools))), coarse * self._unit_ms
         if deadline.work_units is None:
             units *= lanes / unit_ms
-        within_s, late_s = deadline.seconds_until(until_part), LATE_PART * deadline.seconds
+        within_s, late_s = deadline.seconds_until(until_part), min(LATE_PART, until_part / 2) * deadline.seconds
         efforts = dict[int, Effort]()
         for place, pool in enumerate(pools if units > 0 else ()):
             waiting = max(0, len(pools) - place - lanes)
@@ -104,7 +104,8 @@ class Pricing:
             items = replace(items, pi=np.minimum(items.pi, best.pi))
             found.append(best.rows.narrowed(size))
         took_ms = 1000 * lanes * (deadline.elapsed_s - begun_s)
-        self._unit_ms = max(1.0, took_ms / (coarse * max(1.0, self._taken.sum())))
+        begun = BEGIN_UNITS * len(self._judge.problem.workloads) * len(efforts)
+        self._unit_ms = max(1.0, took_ms / max(1.0, coarse * self._taken.sum() + begun))
         return Found(rows=Patterns.chained(found), ceilings=ceilings, duals=self._rows.duals_at(duals, items.pi))
 
 
@@ -112,8 +113,10 @@ EQUAL_PART, LATE_PART = 0.25, 0.05
 """Of the work of a look; and of the deadline, how much longer it may take than it should: just before its end it shows
 little.
 """
-COARSE = 2.0
-"""So many times as long as at all shares a unit takes at fewer, where more of it is what is not counted."""
+COARSE, BEGIN_UNITS = 2.3, 0.06
+"""So many times as long as at all shares a unit takes at fewer; and so many, by workload and pool, what is not counted
+takes before the first.
+"""
 
 
 def scale_of(problem: JointProblem) -> Floats:
@@ -150,7 +153,7 @@ COARSE_PCT, DIVE_PCT, NEAR = 10, 5, 0.012
 """Shares at first; where the bound at those is so near, finer ones are looked at."""
 CLOSER = 4.0
 """So much closer it looks where it found nothing."""
-FINE_MOST = 0.3
+FINE_MOST = 0.4
 """Of the deadline, for finer shares at most."""
 PROVEN_PART = 0.6
 """Of what is left to others, so much stays theirs where there is no bound yet."""
@@ -321,9 +324,9 @@ def _converge(
         hurries = wanted > 0 and deadline.left_part - like_this <= min(FINE_MOST, wanted)
         slow = hurries or (pace.gap is None and before - state.best.value <= SLOW * abs(before))
         if state.step_pct > finest and (slow or state.gap <= NEAR or (state.exact and not added)):
-            state.refine(finest if hurries else finest * max(1, state.step_pct // 2 // finest))
             if hurries:
-                state.part = pace.first_part * max(1.0, wanted / max(deadline.left_part, 1e-9))
+                state.part = min(state.part, LOOK_OF_GAP * state.gap)
+            state.refine(finest if hurries else finest * max(1, state.step_pct // 2 // finest))
         elif not added:
             if state.exact and state.part <= LOOK_LEAST:
                 break

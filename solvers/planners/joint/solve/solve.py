@@ -83,7 +83,7 @@ GROUPS_MEND_PART, GROUP_COLUMNS = 0.3, 1500
 """Patterns of each that the whole begins with."""
 GROUP_PACE = Pace(rounds=30, until_part=GENERATE_UNTIL, repeats=REPEATS_MAX, finest_pct=DIVE_PCT, cut_rounds=CUT_ROUNDS)
 """Nothing is proven of a group alone, so nobody looks closely there."""
-WHOLE_PACE = Pace(until_part=END, gap=GAP_LAST, first_pct=DIVE_PCT, first_part=0.004)
+WHOLE_PACE = Pace(until_part=END, gap=GAP_LAST, first_pct=DIVE_PCT, first_part=0.1)
 """Where groups have left off, and closely: a bound is no nearer than pricing looks."""
 WHOLE_FINE_UNITS = 10
 """Of work by workload, kept for looks at all shares."""
@@ -430,11 +430,8 @@ def _proof(phases: Phases, search: Generation, deadline: Deadline, gap: float, *
 def _grouped(problem: JointProblem, order: SolveOrder, done: list[GroupLayout], deadline: Deadline) -> Layout:
     with ThreadPoolExecutor(PROCESSORS, thread_name_prefix="groups") as threads:
         answers = threads.map(partial(_alone, order, deadline, len(done)), range(len(done)), tuple(done))
-        for place, item in enumerate(answers):
-            done[place] = item
-            if order.better is not None:
-                order.better(together(done))
-    # Not before all are done: what each may do must not depend on who is done already.
+        done[:] = answers
+    # Not before all are done: what each may do must not depend on who is done already, or on plans written beside it.
     for item in done:
         if item.deadline is not None:
             charge(deadline, item.deadline)
@@ -447,6 +444,8 @@ def _grouped(problem: JointProblem, order: SolveOrder, done: list[GroupLayout], 
         charge(deadline, within)
     patterns = [item.patterns for item in done if item.patterns is not None]
     done.clear()  # what follows needs the room
+    if order.better is not None:
+        order.better(merged)
     return _proven_together(problem, merged, patterns, deadline) if deadline.left_part > END else merged
 
 
@@ -472,7 +471,7 @@ def _alone(order: SolveOrder, deadline: Deadline, groups: int, place: int, item:
 def _proven_together(problem: JointProblem, merged: Layout, patterns: list[Patterns], deadline: Deadline) -> Layout:
     """With a bound: one programme over the patterns of all groups, for devices had a price of their own in each."""
     master = Master(problem, Judge(problem))
-    for some in patterns:
+    for some in (*patterns, Patterns.of(merged.patterns, master.width)):
         master.offer(some)
     units = deadline.work_units or 1000 * PROCESSORS * deadline.seconds
     kept = WHOLE_FINE_UNITS * len(problem.workloads) / units

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -70,3 +73,31 @@ def test_groups_prices_prove_a_bound_on_the_whole() -> None:
     assert layout.facts["groups"] == 4
     assert layout.bound_usd_per_h is not None
     assert layout.bound_usd_per_h <= layout.value(problem) + 1e-6
+
+
+def test_nothing_is_written_beside_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever writes a plan beside them takes the time of those to come."""
+    problem, told, alone = scene(5, services=16, devices=9), list[str](), solving._alone
+
+    def noted(*args: Any) -> GroupLayout:
+        told.append("group")
+        return alone(*args)
+
+    monkeypatch.setattr(solving, "_alone", noted)
+    solve(problem, SolveOrder(better=lambda _layout: told.append("handed over")), Deadline(1e9, 300))
+    assert told == ["handed over", *["group"] * 4, "handed over"]
+
+
+def test_whom_no_group_had_time_for_counts_in_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without patterns that serve them all prices would be those of what is missing, and prove nothing."""
+    problem, alone = scene(5, services=16, devices=9), solving._alone
+
+    def late(order: SolveOrder, deadline: Deadline, groups: int, place: int, item: GroupLayout) -> GroupLayout:
+        return replace(item, patterns=None) if place else alone(order, deadline, groups, place, item)
+
+    monkeypatch.setattr(solving, "_alone", late)
+    layout = solve(problem, SolveOrder(), Deadline(1e9, 1000))
+    relaxed = layout.facts["relaxed_usd_per_h"]
+    assert relaxed <= layout.judged_usd(problem) + 1e-6
+    assert layout.bound_usd_per_h is not None
+    assert layout.bound_usd_per_h >= 0.9 * relaxed

@@ -188,7 +188,8 @@ def test_a_slow_machine_is_asked_for_less(monkeypatch: pytest.MonkeyPatch) -> No
 
     def slow(prices: ItemPrices, efforts: Mapping[int, Effort]) -> list[Priced]:
         asked.append(sum(effort.units for effort in efforts.values()))
-        now_s[0] += 0.002 * 100 * len(efforts)  # twice as long as a unit should take
+        begun = generating.BEGIN_UNITS * len(problem.workloads)
+        now_s[0] += 0.002 * (100 + begun) * len(efforts)  # twice as long as a unit should take
         none = judge.judge(Patterns.none(judge.width)).rows
         return [Priced(ceiling=0.0, pi=prices.pi, rows=none, units=100) for _ in efforts]
 
@@ -321,3 +322,39 @@ def test_a_unit_takes_what_it_takes_where_time_ends_a_search() -> None:
     pricing = Pricing(Judge(problem), Rows(problem), 3)
     pricing._unit_ms = 2.5
     assert (pricing.slowness(Deadline(10.0)), pricing.slowness(Deadline(10.0, 1000))) == (2.5, 1.0)
+
+
+def test_coarse_looks_tell_what_a_unit_takes_at_every_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a short look makes a machine seem slow, and the search hurries."""
+    problem = family_problem(48, 24, 21)
+    rows, judge = Rows(problem), Judge(problem)
+    duals, price, now_s, times = _duals(rows, 2), judge.contents.price, [0.0], {1: 1.0, 5: generating.COARSE}
+
+    def steady(items: ItemPrices, efforts: dict[int, Effort]) -> list[Priced]:
+        found, begun = list(price(items, efforts)), generating.BEGIN_UNITS * len(problem.workloads) * len(efforts)
+        each = times[next(iter(efforts.values())).step_pct]
+        now_s[0] += 0.004 * (each * sum(item.units for item in found) + begun) / judge.contents.lanes
+        return found
+
+    monkeypatch.setattr(judge.contents, "price", steady)
+    monkeypatch.setattr(deadline_module.time, "monotonic", lambda: now_s[0])
+    for step in (1, 5):
+        pricing = Pricing(judge, rows, judge.width)
+        pricing.price(duals, Look(part=1e-4, step_pct=step), Deadline(1e6), 0.0)
+        assert pricing.slowness(Deadline(1e6)) == pytest.approx(4.0)
+
+
+def test_no_look_outlasts_what_is_kept_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever puts the answer together has half of it at least."""
+    problem, ends = family_problem(48, 24, 21), list[float]()
+    rows, judge = Rows(problem), Judge(problem)
+    price = judge.contents.price
+
+    def noted(items: ItemPrices, efforts: dict[int, Effort]) -> list[Priced]:
+        ends.extend(effort.until_s for effort in efforts.values())
+        return list(price(items, efforts))
+
+    monkeypatch.setattr(judge.contents, "price", noted)
+    deadline = Deadline(1000.0)
+    Pricing(judge, rows, judge.width).price(_duals(rows, 2), EXACT, deadline, 0.02)
+    assert max(ends) <= deadline.moment(0.0) + deadline.time_left_s - 10.0 + 1e-3
