@@ -20,6 +20,7 @@ from sqlalchemy.engine import Row
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from app import kinds
 from app.errors import PreconditionError, ReferencedError
 from app.kinds import Kind
 from app.store.pages import Listing, PageOrder, StoredPage, read_page
@@ -76,6 +77,12 @@ def get(session: Session, kind: Kind, key: Key) -> Stored:
     if found is None:
         raise NotFoundError(f"there is no {kind.words} {'/'.join(key)}", kind=kind.plural, key="/".join(key))
     return found
+
+
+def require_project(session: Session, project: str | None, *, there: bool) -> None:
+    """Raise NotFoundError for a project of which nothing is there, where that neither is."""
+    if project is not None and not there:
+        get(session, kinds.PROJECT, (project,))
 
 
 def find(session: Session, kind: Kind, key: Key, *, lock: bool = False) -> Stored | None:

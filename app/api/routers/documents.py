@@ -138,7 +138,9 @@ def _add_reads(router: APIRouter, kind: Kind) -> None:
         labels: Sequence[str] = Depends(_label_filter if kind.labelled else lambda: ()),
     ) -> Any:
         project = visible_project(actor, wanted) if _is_owned(kind) else None
-        page = services_of(request).documents.page(kind, order, project, labels)
+        documents = services_of(request).documents
+        page = documents.page(kind, order, project, labels)
+        documents.require_project(wanted, there=bool(page.items))
         return JSONResponse({"items": [stored.spec for stored in page.items], "next_cursor": page.next_cursor})
 
     @router.get(
@@ -446,7 +448,10 @@ def list_task_statuses(
 ) -> Any:
     """By project and name: their place in line or their group, progress, deadline, and what the plan believes."""
     listing = TaskListing(limit=order.limit, cursor=order.cursor, project=visible_project(actor, project), state=state)
-    return answer(services_of(request).tasks.page(listing, actor.project))
+    services = services_of(request)
+    page = services.tasks.page(listing, actor.project)
+    services.documents.require_project(project, there=bool(page.items))
+    return answer(page)
 
 
 @tasks_router.get(

@@ -124,7 +124,10 @@ def list_events(
     request: Request, actor: ClusterReader, order: Paging, subject: SubjectFilter = None, project: ProjectFilter = None
 ) -> Any:
     """Who did what to what."""
-    return answer(services_of(request).history.events(order, subject, project))
+    services = services_of(request)
+    page = services.history.events(order, subject, project)
+    services.documents.require_project(project, there=bool(page.items))
+    return answer(page)
 
 
 @history_router.get(
@@ -351,9 +354,9 @@ def get_costs(
     query = CostQuery(
         by=by, accounting=accounting, start=start, end=end, project=visible_project(actor, project), label=label
     )
-    costs = services_of(request).costs
-    found = costs.report(query)
-    costs.require_spender(query.project, there=bool(found.items))
+    services = services_of(request)
+    found = services.costs.report(query)
+    services.documents.require_project(query.project, there=bool(found.items))
     return answer(found)
 
 

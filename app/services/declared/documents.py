@@ -320,6 +320,10 @@ class Documents:
         """One document. Raises NotFoundError."""
         return self._database.read(documents.get, kind, key)
 
+    def require_project(self, project: str | None, *, there: bool) -> None:
+        """Raise NotFoundError for a project of which nothing is there, where that neither is."""
+        self._database.read(documents.require_project, project, there=there)
+
     def page(self, kind: Kind, order: PageOrder, project: str | None, labels: Sequence[str] = ()) -> StoredPage[Stored]:
         """A page of a kind. Raises FieldError for a foreign cursor."""
         return self._database.read(documents.page, kind, order, project, labels)

@@ -96,7 +96,7 @@ class CostReports:
 
     def focus(self, start: datetime, end: datetime, project: str | None) -> IO[bytes]:
         """The hours that begin in the span in the columns of FOCUS, as CSV to read once. Raises FieldError for a span
-        that is empty or longer than a year and a bit, NotFoundError as `require_spender`.
+        that is empty or longer than a year and a bit, NotFoundError for a project that neither is nor spent.
         """
         check_span(start, end, FOCUS_DAYS_MAX)
         found = tempfile.SpooledTemporaryFile(max_size=FOCUS_BYTES_IN_MEMORY)  # noqa: SIM115 - who answers closes it
@@ -105,17 +105,12 @@ class CostReports:
         text.detach()
         found.seek(0)
         try:
-            self.require_spender(project, there=len(list(islice(found, 2))) > 1)
+            self._reads.read(documents.require_project, project, there=len(list(islice(found, 2))) > 1)
         except HeadroomError:
             found.close()
             raise
         found.seek(0)
         return cast("IO[bytes]", found)
-
-    def require_spender(self, project: str | None, *, there: bool) -> None:
-        """Raise NotFoundError for a project of which nothing is there, where that neither is."""
-        if project is not None and not there:
-            self._reads.read(documents.get, kinds.PROJECT, (project,))
 
     def held(self, uuids: Sequence[str], start: datetime, end: datetime) -> tuple[HeldSpan, ...]:
         """Who held these devices when."""

@@ -338,6 +338,13 @@ def test_projects_are_not_made_in_passing(world: World) -> None:
     assert world.call("GET", "/v1/projects/nowhere").status_code == 404
 
 
+@pytest.mark.parametrize("path", ["/v1/services", "/v1/jobs", "/v1/tasks", "/v1/tasks/status", "/v1/events"])
+def test_a_list_of_a_project_that_is_not_there_says_so(refusing_world: World, path: str) -> None:
+    found = _problem(refusing_world.call("GET", f"{path}?project=dmo"), 404, "not-found")
+    assert found["detail"] == "there is no project dmo"
+    assert refusing_world.call("GET", f"{path}?project={OWN}").status_code == 200
+
+
 def test_what_is_used_stays(world: World) -> None:
     world.joined(NODE)
     world.put(kinds.POLICY, spare_policy())
