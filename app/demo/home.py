@@ -78,7 +78,7 @@ class Home:
             stored["supervisor"] = SupervisedProcess(**stored["supervisor"])
             stored["processes"] = tuple(SupervisedProcess(**item) for item in stored["processes"])
             return SupervisorState(**stored)
-        except (FileNotFoundError, ValueError, TypeError, KeyError):
+        except (OSError, ValueError, TypeError, KeyError):
             return None
 
     def write_state(self, state: SupervisorState) -> None:

@@ -55,7 +55,6 @@ class Supervisor:
         self._started_s = time.monotonic()
         self._url = ""
         self._ready = False
-        self._is_told = False
 
     def run(self, on_ready: Callable[[float], None]) -> None:
         """Bring everything up, tell `on_ready` the seconds it took, stay until a signal. Raises HeadroomError when
@@ -178,8 +177,8 @@ class Supervisor:
             line = child.watch()
             if line is not None:
                 _log.warning("process.ended", process=child.spec.name, what=line)
-                self._is_told = False
-        if not self._is_told:
+        # Without what is told there nobody finds us: also where it was damaged or lost, it is told again.
+        if self._home.read_state() != self._state():
             self._write_state()
 
     def _all_children(self) -> Iterator[Child]:
@@ -203,21 +202,21 @@ class Supervisor:
         self._home.forget_state()
         _log.info("supervisor.ended")
 
-    def _write_state(self) -> None:
+    def _state(self) -> SupervisorState:
         own = identify("supervisor", os.getpid())
         if own is None:
             raise StartError("cannot read the process table")
         living = [identify(child.spec.name, child.pid) for child in self._all_children() if child.pid is not None]
-        self._home.write_state(
-            SupervisorState(
-                supervisor=own,
-                address=self.address,
-                ready=self._ready,
-                owns_database=not self._order.settings.database_url,
-                processes=tuple(process for process in living if process is not None),
-            )
+        return SupervisorState(
+            supervisor=own,
+            address=self.address,
+            ready=self._ready,
+            owns_database=not self._order.settings.database_url,
+            processes=tuple(process for process in living if process is not None),
         )
-        self._is_told = True
+
+    def _write_state(self) -> None:
+        self._home.write_state(self._state())
 
 
 def check_port(host: str, port: int) -> None:

@@ -54,6 +54,11 @@ def test_a_state_that_makes_no_sense_is_none(home: Home, text: str) -> None:
     assert home.read_state() is None
 
 
+def test_a_state_that_cannot_be_read_is_none(home: Home) -> None:
+    (home.path / "state.json").mkdir()
+    assert home.read_state() is None
+
+
 def test_logs_and_locks_are_for_nobody_else(home: Home) -> None:
     home.logs.mkdir(exist_ok=True)
     earlier = home.logs / "api.log"

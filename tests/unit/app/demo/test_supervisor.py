@@ -172,6 +172,22 @@ def test_a_home_without_room_ends_nobody(home: Home, monkeypatch: pytest.MonkeyP
     assert running.error is None
 
 
+@pytest.mark.parametrize("damaged", ["{", "{}", None])
+def test_a_state_that_was_damaged_or_lost_is_told_again(home: Home, damaged: str | None) -> None:
+    """Without it nobody finds a supervisor that lives."""
+    running = Running(home, FakeRooms())
+    try:
+        assert running.ready.wait(20)
+        before, file = home.read_state(), home.path / "state.json"
+        if damaged is None:
+            file.unlink()
+        else:
+            file.write_text(damaged)
+        wait_until(lambda: home.read_state() == before)
+    finally:
+        running.end()
+
+
 KILLED = """
 import os, signal, sys
 from pathlib import Path
