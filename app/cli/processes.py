@@ -186,7 +186,7 @@ def migrate_up(revision: Annotated[str, typer.Argument(help="Revision to stop at
     from app.store.migrate import current, upgrade
 
     url = _database_url()
-    upgrade(url, revision, lambda notice: typer.echo(f"headroom: {notice}", err=True))
+    upgrade(url, revision, _say_notice)
     typer.echo(f"schema is at {current(url)}")
 
 
@@ -259,6 +259,10 @@ def _database_url() -> str:
     return embedded_url(settings.home)
 
 
+def _say_notice(text: str) -> None:
+    typer.echo(f"headroom: {text}", err=True)
+
+
 def _say_running(found: SupervisorState, progress_descriptor: int | None) -> None:
     """Where another one runs, to whoever asked for one: it may have come first since that one looked."""
     from app.demo.home import Message, Teller
@@ -287,6 +291,12 @@ def _supervise(settings: Settings, *, demo: bool, verbose: bool, progress_descri
         elif verbose:
             typer.echo(f"  {name:<12} {elapsed_s:6.2f} s")
 
+    def noticed(text: str) -> None:
+        if teller is None:
+            _say_notice(text)
+        else:
+            teller.tell(Message(event="notice", text=text))
+
     def ready(elapsed_s: float) -> None:
         if teller is None:
             phase("all", elapsed_s)
@@ -297,7 +307,7 @@ def _supervise(settings: Settings, *, demo: bool, verbose: bool, progress_descri
 
     order = Order(settings=settings, demo=demo)
     try:
-        Supervisor(order, home, LocalRooms(order, home), phase).run(ready)
+        Supervisor(order, home, LocalRooms(order, home, noticed), phase).run(ready)
     except Exception as error:
         if isinstance(error, AlreadyRunningError) and isinstance(found := holder(home), SupervisorState):
             _say_running(found, progress_descriptor)
@@ -331,6 +341,8 @@ def _detach(home: Home, arguments: list[str], *, verbose: bool) -> bool:
             last = message
             if verbose and message.event in ("phase", "ready"):
                 typer.echo(f"  {message.text:<12} {message.elapsed_s:6.2f} s")
+            if message.event == "notice":
+                _say_notice(message.text)
     except KeyboardInterrupt:
         supervisor.terminate()
         supervisor.wait()

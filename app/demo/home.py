@@ -102,7 +102,7 @@ class Home:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """A phase that ended, readiness, one that runs already, or failure with the exit code the command shall have."""
+    """A phase that ended, a notice, readiness, one that runs already, or failure with the command's exit code."""
 
     event: str
     text: str = ""

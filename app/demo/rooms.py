@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from app.client.connection import Connection, read_connection, write_connection
@@ -42,10 +43,12 @@ def address_of(settings: Settings, scheme: str = "http") -> str:
 class LocalRooms:
     """Everything that the supervisor does not do itself. Each call blocks until done, or raises HeadroomError."""
 
-    def __init__(self, order: Order, home: Home) -> None:
+    def __init__(self, order: Order, home: Home, noticed: Callable[[str], object]) -> None:
+        """`noticed` hears what migrations leave undone."""
         self._settings: Settings = order.settings
         self._demo = order.demo
         self._home = home
+        self._noticed = noticed
         self._address = address_of(order.settings)
         self._client: Client | None = None
         self._anchor_s = time.time()
@@ -70,7 +73,7 @@ class LocalRooms:
     def migrate(self, url: str) -> None:
         from app.store.migrate import upgrade
 
-        upgrade(url)
+        upgrade(url, told=self._noticed)
 
     def admit(self, url: str, address: str) -> None:
         """Make sure of the tokens, keeping those of earlier runs that are still good."""

@@ -29,7 +29,7 @@ def home(tmp_path: Path) -> Home:
 
 def rooms_of(home: Home, *, demo: bool = True, database_url: str = "") -> LocalRooms:
     settings = Settings(home=home.path, host="0.0.0.0", port=18081, database_url=database_url)
-    return LocalRooms(Order(settings=settings, demo=demo), home)
+    return LocalRooms(Order(settings=settings, demo=demo), home, lambda _: None)
 
 
 def test_an_api_is_not_killed_while_it_finishes(home: Home) -> None:
