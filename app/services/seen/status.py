@@ -217,7 +217,7 @@ class StatusReader:
         if kept is None or kept.mark != mark:
             kept = self._declared = _declared(session, self._cluster, mark)
         proven = targets.proven(session, self._cluster)
-        return replace(kept, plan=plan_line(kept.summary, kept.given, proven, short))
+        return replace(kept, plan=plan_line(kept.summary, kept.given, proven, kept.there))
 
     def rates(self) -> Mapping[str, float]:
         """Requests per second of every service that gateways spoke of, as a fleet's services tell them."""
@@ -319,6 +319,8 @@ class _KeptDeclared:
     summary: PlanSummary | None
     given: str
     """What the plan's bound takes as given."""
+    there: tuple[Unplaced, ...]
+    """Who is short and still declared."""
     short: tuple[ShortLine, ...]
     owners: Owners
     standing: StandingOwners
@@ -361,13 +363,14 @@ def _declared(session: Session, cluster: str, mark: _WhenDeclared) -> _KeptDecla
     named = _named_owners(owners, workloads)
     ids = ["/".join(stored.key) for found in workloads.values() for stored in found]
     pools = {name: str(named.policy_for(WorkloadId(name)).name) for name in ids}
-    there = [item for item in mark.short if item.workload in pools]
+    there = tuple(item for item in mark.short if item.workload in pools)
     return _KeptDeclared(
         mark=mark,
         silent_s=read_policy(session).device_silent_after_s,
         target=target,
         summary=summary,
         given=given_words(target.assignments, mark.short, pooled=bool(standing.parts)),
+        there=there,
         short=short_lines(target.assignments, gaps(there, None, pools if owners.bound else None)),
         owners=owners,
         standing=standing,

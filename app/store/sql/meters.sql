@@ -7,10 +7,15 @@ CROSS JOIN LATERAL jsonb_array_elements(plan.document -> 'assignments') AS item
 WHERE state.cluster = :cluster
 
 -- name: metered_unplaced
--- What the target leaves short, as far as is known now.
+-- What the target leaves short of what is still declared, as far as is known now.
 SELECT item ->> 'kind' AS kind, item ->> 'workload' AS workload, sum((item ->> 'rate_rps_short')::float8) AS rate_rps_short
 FROM cluster_state AS state JOIN plans AS plan ON plan.id = state.plan_id
 CROSS JOIN LATERAL jsonb_array_elements(coalesce(state.short, plan.document -> 'unplaced')) AS item
+JOIN (
+    SELECT 'service' AS kind, project, name FROM services
+    UNION ALL SELECT 'job', project, name FROM jobs
+    UNION ALL SELECT 'task', project, name FROM tasks
+) AS declared ON declared.kind = item ->> 'kind' AND declared.project || '/' || declared.name = item ->> 'workload'
 WHERE state.cluster = :cluster
 GROUP BY 1, 2
 

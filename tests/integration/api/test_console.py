@@ -31,10 +31,11 @@ from app.store.plans import NewPlan, PlanState
 from solvers.cycle.record import Lane
 from solvers.domain.budget import MonthlyBudget
 from solvers.domain.device import Label
-from solvers.domain.ids import PolicyName, ProjectName
+from solvers.domain.ids import Generation, PolicyName, ProjectName, WorkloadId
+from solvers.domain.plan import Unplaced
 from solvers.domain.policy import Objective, Policy
 from solvers.domain.webhook import Webhook
-from solvers.domain.workload import Project, SloScope
+from solvers.domain.workload import Project, SloScope, WorkloadKind
 from solvers.errors import TransientError
 from tests import builders
 from tests.integration.api.filled import FOREIGN_REPLICA, OWN_REPLICA, fill
@@ -239,6 +240,20 @@ def test_while_the_database_is_away_people_are_told_so(world: World, monkeypatch
         assert answer.status_code == 503
         assert '<p class="bad" role="alert">the database is away</p>' in answer.text
         assert "set-cookie" not in answer.headers
+
+
+def test_what_was_deleted_since_waits_for_no_place(full: World) -> None:
+    waiting = Unplaced(kind=WorkloadKind.JOB, workload=WorkloadId(f"{OWN}/train"), rate_rps_short=0.0, reasons=())
+    gone = replace(waiting, workload=WorkloadId(f"{OWN}/gone"))
+    with full.database.transaction() as session:
+        targets.note_short(session, CLUSTER, Generation(1), (waiting, gone))
+    fleet = full.call("GET", "/v1/fleet").json()
+    assert (fleet["plan"]["unplaced_count"], [item["id"] for item in fleet["short"]]) == (1, [f"{OWN}/train"])
+    page = _text(full, "viewer", "/")
+    assert "services, jobs and tasks without a place, or with too little" in page
+    assert f'<tr id="work/{OWN}/train">' in page
+    assert full.call("DELETE", f"/v1/jobs/{OWN}/train").status_code == 204
+    assert full.call("GET", "/v1/fleet").json()["plan"]["unplaced_count"] == 0
 
 
 def test_only_the_pages_own_files_are_served_and_those_for_long(world: World) -> None:
