@@ -56,7 +56,7 @@ _OTHERS = {
     "job": "refused",
     "join": "refused",
     "library": "loaded",
-    "node": "certified drained joined lost returned revoked spoke_of_others uncordoned",
+    "node": "certified clock_ahead drained joined lost returned revoked spoke_of_others uncordoned",
     "oidc": "refused",
     "outcome": "rejected",
     "ownership": "moved",

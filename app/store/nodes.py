@@ -27,6 +27,8 @@ from solvers.errors import NotFoundError
 
 ROUTES_CHANNEL = "headroom_routes"
 """Notified of every new read-back, for whoever serves routes."""
+CLOCK_EVERY_S = 600.0
+"""Of a clock that is ahead an event so often at most; what nobody repeats for twice as long is over."""
 BOOTS_KEPT = 8
 """So many boots of a node are told apart by when they joined; reports of older ones are late."""
 
@@ -268,9 +270,13 @@ def receipts_page(
 
 
 def problems(session: Session, generation: int) -> dict[str, list[str]]:
-    """What stands in the way of a generation, by node."""
+    """What stands in the way of a generation, by node; a clock first, for then nothing newer is known."""
     found = session.execute(named("problems_told"), {"generation": generation})
-    return {row.node_id: row.problems for row in found}
+    told: dict[str, list[str]] = {row.node_id: row.problems for row in found}
+    for row in session.execute(named("clocks_ahead"), {"within_s": 2 * CLOCK_EVERY_S}):
+        clock = f"its clock is {row.ahead_s:.0f} s ahead of the server's, so its reports are refused"
+        told[row.node_id] = [clock, *told.get(row.node_id, ())]
+    return told
 
 
 def delete_older_receipts(session: Session, days: float) -> int:

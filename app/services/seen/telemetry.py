@@ -41,6 +41,8 @@ R = TypeVar("R", Report, EdgeReport)
 
 LINGER_S_MAX = 0.2
 LINGER_S_PER_NODE = 0.001
+CLOCK_AHEAD = "node.clock_ahead"
+IN_FUTURE = "time-in-future"
 FOREIGN = "node.spoke_of_others"
 FOREIGN_EVERY_S = 3600.0
 FOREIGN_NAMED_MAX = 8
@@ -238,6 +240,11 @@ class Telemetry:
         never joined. Reports before the faulty one are stored.
         """
         prefixes = _prefixes(len(reports), many)
+        ahead_s = max(report.observed_at_s for report in reports) - self._clock.now_s()
+        if ahead_s > self._skew_s:
+            facts: dict[str, Plain] = {"code": IN_FUTURE, "ahead_s": round(ahead_s)}
+            event = Event(name=CLOCK_AHEAD, **_by(reports[0].node), facts=facts)
+            await asyncio.to_thread(self._note, event, nodes.CLOCK_EVERY_S)
         for prefix, report in zip(prefixes, reports, strict=True):
             self._check_time(prefix, report.observed_at_s)
         own = [await self._own(prefix, report) for prefix, report in zip(prefixes, reports, strict=True)]
@@ -303,7 +310,7 @@ class Telemetry:
         ahead_s = observed_at_s - self._clock.now_s()
         if ahead_s > self._skew_s:
             told = f"this lies {ahead_s:.0f} s in the future of the server's clock; {self._skew_s:g} s are allowed"
-            raise FieldsError.of(f"{prefix}/observed_at_s", told, "time-in-future")
+            raise FieldsError.of(f"{prefix}/observed_at_s", told, IN_FUTURE)
 
     async def _own(self, prefix: str, report: Report) -> Report:
         """The report without what its node was never told. Raises FieldsError for devices that are not the node's."""
@@ -362,9 +369,11 @@ class Telemetry:
     def note_foreign(self, node: str, code: str, named: Sequence[str]) -> None:
         """Leave an audit event, one an hour for each node and code: agents repeat themselves."""
         facts: dict[str, Plain] = {"code": code, "named": list(named[:FOREIGN_NAMED_MAX])}
-        event = Event(name=FOREIGN, actor=f"node:{node}", subject=f"nodes/{node}", facts=facts)
+        self._note(Event(name=FOREIGN, **_by(node), facts=facts), FOREIGN_EVERY_S)
+
+    def _note(self, event: Event, every_s: float) -> None:
         with self._database.transaction() as session:
-            events.append_rarely(session, event, FOREIGN_EVERY_S)
+            events.append_rarely(session, event, every_s)
 
     def _grouped(self, rows_of: Callable[[R], int], linger_s: Callable[[], float]) -> Grouped[R]:
         """Many senders' reports in one transaction, each sender's in its order."""
@@ -379,6 +388,11 @@ class Telemetry:
 
         # Whoever was cut off brings fifty reports at once, and gives up after ten seconds.
         return GroupCommit(store, linger_s=linger_s, size_of=len)
+
+
+def _by(node: str) -> dict[str, str]:
+    """Of an event what says that a node is whom it is by and about."""
+    return {"actor": f"node:{node}", "subject": f"nodes/{node}"}
 
 
 def _check_distinct(prefix: str, report: Report) -> None:

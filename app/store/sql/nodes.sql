@@ -28,6 +28,14 @@ SELECT node_id, problems FROM (
     SELECT DISTINCT ON (node_id) node_id, problems FROM receipts WHERE generation = :generation ORDER BY node_id, id DESC
 ) AS newest WHERE problems <> '{}' ORDER BY node_id
 
+-- name: clocks_ahead
+-- Nodes of which nothing was taken since their clock was found to be ahead, lately, and by how much.
+SELECT DISTINCT ON (node.node_id) node.node_id, (event.facts ->> 'ahead_s')::float8 AS ahead_s
+FROM events AS event JOIN node_states AS node ON event.subject = 'nodes/' || node.node_id
+WHERE event.name = 'node.clock_ahead' AND event.at > now() - make_interval(secs => :within_s)
+    AND event.at > coalesce(node.last_report_at, '-infinity')
+ORDER BY node.node_id, event.id DESC
+
 -- name: join_node
 -- An agent started on a node: its boot is the newest of those that are told apart, and has applied nothing yet.
 INSERT INTO node_states AS state (node_id, boot_id, boots, endpoint, worker_host, agent_version)

@@ -192,3 +192,19 @@ def test_what_nobody_expected_is_a_problem_and_no_traceback(
     answer = client.post(reports.PATH, content=_body(_report(1)), headers=_head(world))
     assert (answer.status_code, answer.json()["code"]) == (500, "internal")
     assert "secret" not in answer.text
+
+
+def test_a_node_whose_clock_is_ahead_is_told_by_its_clock(world: World) -> None:
+    def send(sequence: int, ahead_s: float) -> int:
+        made = _report(sequence, observed_at_s=time.time() + ahead_s)
+        return world.call("POST", reports.PATH, NODE, plain=encode(made)).status_code
+
+    assert [send(1, 0.0), send(2, 95.0), send(2, 95.0)] == [200, 422, 422]
+    (event,) = (item for item in world.call("GET", "/v1/events").json()["items"] if item["name"] == "node.clock_ahead")
+    ahead_s = event["facts"]["ahead_s"]
+    assert (event["subject"], 60 < ahead_s <= 95) == (f"nodes/{NODE}", True)
+    told = f"node {NODE}: its clock is {ahead_s} s ahead of the server's, so its reports are refused"
+    assert world.call("GET", "/v1/fleet").json()["problems"] == [told]
+    # Once it is right again nothing is in the way.
+    assert send(3, 0.0) == 200
+    assert world.call("GET", "/v1/fleet").json()["problems"] == []
