@@ -97,11 +97,10 @@ def _worries(service: Plain, short: Plain | None) -> list[str]:
         told.append("misses its SLO")
     if lacking > 0:
         told.append(f"{lacking} not ready")
-    if short is not None:
-        told.append(short["told"])
-    elif not service["replicas_planned"] and service["mode"] != "off":
-        on = f"; it is on {service['mode']}" if service["mode"] != "auto" else ""
-        told.append(f"nothing planned{on}")
+    idle = not service["replicas_planned"] and service["mode"] != "off"
+    if short is not None or idle:
+        on = f"; it is on {service['mode']}" if idle and service["mode"] != "auto" else ""
+        told.append(("nothing planned" if short is None else short["told"]) + on)
     return told
 
 

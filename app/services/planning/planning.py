@@ -85,7 +85,7 @@ class LeaderJournal:
             news = record.decision is None or HoldReason.NOTHING_TO_CHANGE not in record.decision.reasons
             if record.plan is not None and record.generation is None and news:
                 self._settle(session, record, record.plan)
-            if record.lane is Lane.ACT and (stands := left_standing(record)) is not None:
+            if record.lane is not Lane.SHADOW and (stands := left_standing(record)) is not None:
                 others = {WorkloadId(work.id) for work in record.snapshot.works}.difference(record.movable)
                 known = [item for item in targets.short(session, self._cluster) if item.workload in others]
                 generation = record.snapshot.target.generation

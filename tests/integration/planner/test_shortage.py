@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from app.api.console.overview import at_risk
+from app.records import plain
 from app.services.planning.planning import Leader, Planning
 from app.services.planning.plans import Plans
 from app.services.planning.rollout import outdated
@@ -14,11 +16,12 @@ from app.services.seen.meters import MeterReader
 from app.services.seen.status import StatusReader
 from app.store import targets
 from solvers.cycle.record import HoldReason
+from solvers.domain.ids import GpuTypeName
 from solvers.domain.policy import CostBasis
 from solvers.domain.workload import ServiceMode, Slo
 from tests.integration.planner.test_planning import lead
 from tests.integration.planner.world import CLUSTER, World
-from tests.unit.app.services.whatif.small_fleet import POLICY, service
+from tests.unit.app.services.whatif.small_fleet import POLICY, gpu_type, service
 
 pytestmark = pytest.mark.integration
 TOO_MUCH_RPS = 1e5
@@ -81,6 +84,19 @@ def test_whoever_waits_for_people_is_not_forgotten_for_what_moves_by_itself(worl
     after = _told(world)
     assert after["vision/labels"] == before["vision/labels"]
     assert after["vision/search"] == pytest.approx(before["vision/search"] + TOO_MUCH_RPS)
+
+
+def test_whoever_waits_for_people_and_has_no_place_is_told_short(world: World, planning: Planning) -> None:
+    """Nobody is asked to approve a plan that gives it nothing, so only this tells of it."""
+    impossible = replace(service("labels", rate_rps=5.0), gpu_types_allowed=(GpuTypeName("spare"),))
+    world.build(service("search", rate_rps=5.0))
+    world.declare(gpu_type("spare"), replace(impossible, mode=ServiceMode.APPROVE))
+    leader = lead(world)
+    for _ in range(2):
+        planning.run_lanes(leader)
+        assert set(_told(world)) == {"vision/labels"}
+    why = {item["id"]: item["why"] for item in at_risk(plain(StatusReader(world.database, CLUSTER).fleet(None)))}
+    assert why["vision/labels"][0].endswith("; it is on approve")
 
 
 def test_who_promises_what_nothing_keeps_is_served_and_told_so(world: World, planning: Planning) -> None:
