@@ -296,6 +296,7 @@ _DEVICES: Mapping[str, Cell] = {
     ">memory MiB": "memory_mib_used",
     "replicas": lambda device: ", ".join(replica["replica"] for replica in device["replicas"]),
 }
+_NOTHING = "nothing was spent in this span"
 _NOTHING_YET = "nothing accounted yet in this span; minutes are accounted about a minute after they end"
 
 report = typer.Typer(help="Reports from the ledger.", no_args_is_help=True)
@@ -373,8 +374,10 @@ def cost(
     query = {"by": group, "label": label or None, "accounting": accounting, "project": project}
     with connect(server, token) as client, told_near(client, kinds.PROJECT, [project or ""]):
         answer = client.costs(**query, **{"from": since.isoformat(), "to": until.isoformat()})
+    until = answer.get("accounted_until")
+    whole = until is not None and datetime.fromisoformat(until) >= datetime.fromisoformat(answer["end"])
     if not answer["items"] and output.is_for_people:
-        typer.echo(f"headroom: {_NOTHING_YET}", err=True)
+        typer.echo(f"headroom: {_NOTHING if whole else _NOTHING_YET}", err=True)
     if output is Format.CSV:
         show(answer, output, _numbers(answer["items"], ("key", "usd")))
         return
@@ -386,7 +389,7 @@ def cost(
         (by, ">cost", ">energy", ">GPU hours held", ">kWh"), [*lines, ("total", usd(answer["usd"]), "", "", "")]
     )
     title = f"{answer['start']} to {answer['end']}, accounting: {answer['accounting']}"
-    show(answer, output, [title, table])
+    show(answer, output, [title if whole or until is None else f"{title}, accounted until {until}", table])
 
 
 def _numbers(items: Sequence[Mapping[str, object]], columns: tuple[str, ...]) -> PrintedTable:

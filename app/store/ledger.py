@@ -70,7 +70,7 @@ def roll_hours(session: Session, start: datetime, end: datetime) -> int:
 
 def load_marks(session: Session, now: datetime) -> Marks:
     """Where accounting stands; before the first run, where it begins: the first report or bill, a week ago at most."""
-    found = {row.name: row.at for row in session.execute(named("marks"))}
+    found = _marks(session)
     if "accounted_until" in found:
         return Marks(**{name: found[name] for name in ("accounted_until", "seen_until", "closed_until")})
     first = session.execute(named("first_moment"), {"now": now}).scalar_one()
@@ -80,6 +80,10 @@ def load_marks(session: Session, now: datetime) -> Marks:
         seen_until=now,
         closed_until=start.replace(minute=0, second=0, microsecond=0),
     )
+
+
+def _marks(session: Session) -> dict[str, datetime]:
+    return {row.name: row.at for row in session.execute(named("marks"))}
 
 
 def late_spans(session: Session, marks: Marks, now: datetime) -> list[MinuteSpan]:
@@ -195,8 +199,9 @@ class CostQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostReport(CostQuery):
-    """Costs of [start, end), dearest group first (times: in order)."""
+    """Costs of [start, end), dearest group first (times: in order), as far as they are accounted; None: not at all."""
 
+    accounted_until: datetime | None
     usd: Decimal
     rows: tuple[CostRow, ...]
 
@@ -256,7 +261,8 @@ def cost_report(session: Session, query: CostQuery) -> CostReport:
         session, CostRow, named("cost_report"), **{**asdict(query), "start": start, "end": end, "whole": _hour_of(end)}
     )
     usd = sum((row.usd for row in rows), Decimal(0))
-    return record_of(CostReport, replace(query, start=start, end=end), usd=usd, rows=rows)
+    until = _marks(session).get("accounted_until")
+    return record_of(CostReport, replace(query, start=start, end=end), accounted_until=until, usd=usd, rows=rows)
 
 
 def _edge(moment: datetime, kept: datetime | None, *, up: bool = False) -> datetime:

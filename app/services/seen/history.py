@@ -75,6 +75,8 @@ class Costs:
     project: str | None
     label: str | None
     """The key of the labels grouped by."""
+    accounted_until: datetime | None
+    """What came after this moment is not in it yet; null before the first minute was accounted."""
     usd: float
     items: tuple[CostLine, ...]
 

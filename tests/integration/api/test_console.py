@@ -557,8 +557,11 @@ def test_the_bill_is_the_same_as_a_page_a_file_and_sql(
         connection.execute(
             spent.replace("ledger_hours (\n    hour", "ledger (\n    minute").replace(") - interval '2 hours'", ")")
         )
-        connection.execute("INSERT INTO accounting_marks VALUES ('closed_until', %s)", (hour,))
+        connection.execute(
+            "INSERT INTO accounting_marks SELECT unnest('{accounted_until,closed_until}'::text[]), %s", (hour,)
+        )
     page = _text(full, "viewer", "/costs?by=service&days=1")
+    assert f" UTC, accounted until {hour:%Y-%m-%d %H:%M}</small>" in page
     # What is declared leads to its page, what is gone nowhere.
     assert re.findall(r'<tr><td><a href="([^"]+)"', page) == ["/work/demo/train"]
     sums = {item["key"]: item["usd"] for item in full.call("GET", "/v1/costs").json()["items"]}

@@ -99,6 +99,14 @@ def test_cost_report_is_of_the_span_that_was_asked_for(spent: Session) -> None:
     assert (report.start, report.end, report.usd) == (T0, after(3660), Decimal("0.24"))
 
 
+def test_cost_report_says_up_to_when_it_is_accounted(spent: Session) -> None:
+    assert _report(spent, CostBy.HOUR, end_s=7200).accounted_until == after(3660)
+    account(spent, after(7200))
+    assert _report(spent, CostBy.HOUR, end_s=7200).accounted_until == after(5460)
+    spent.execute(text("DELETE FROM accounting_marks"))
+    assert _report(spent, CostBy.HOUR, end_s=7200).accounted_until is None
+
+
 def test_costs_are_summed_by_label_with_the_project_as_a_fallback(spent: Session) -> None:
     _labelled(spent, "projects", '{"labels": [{"key": "team", "value": "sight"}]}', name="vision")
     _labelled(spent, "projects", "{}", name="speech")

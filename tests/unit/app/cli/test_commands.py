@@ -480,15 +480,27 @@ def test_budgets_are_told_to_people_in_dollars_and_to_spreadsheets_in_numbers(ap
     assert told == {name: "" if value is None else str(value) for name, value in line.items()} | {"at_risk": "false"}
 
 
-def test_cost_says_when_nothing_is_accounted_yet(api: Api, headroom: Headroom) -> None:
-    api.answers["GET /v1/costs"] = {
-        "by": "service", "accounting": "share", "start": "s", "end": "e", "usd": 0.0, "items": [],
-    }  # fmt: skip
-    said = headroom("report", "cost")
-    assert said.status == Exit.OK
-    assert said.err == (
-        "headroom: nothing accounted yet in this span; minutes are accounted about a minute after they end\n"
-    )
+@pytest.mark.parametrize(
+    ("accounted", "told", "said"),
+    [
+        (None, "", "nothing accounted yet in this span; minutes are accounted about a minute after they end"),
+        (
+            "2026-11-29T21:57:00Z",
+            ", accounted until 2026-11-29T21:57:00Z",
+            "nothing accounted yet in this span; minutes are accounted about a minute after they end",
+        ),
+        ("2026-11-29T22:00:00Z", "", "nothing was spent in this span"),
+    ],
+)
+def test_cost_says_up_to_when_it_is_accounted(
+    api: Api, headroom: Headroom, accounted: str | None, told: str, said: str
+) -> None:
+    start, end = "2026-11-28T22:00:00Z", "2026-11-29T22:00:00Z"
+    answer = {"by": "service", "accounting": "share", "start": start, "end": end, "usd": 0.0, "items": []}
+    api.answers["GET /v1/costs"] = {**answer, "accounted_until": accounted}
+    shown = headroom("report", "cost")
+    assert (shown.status, shown.err) == (Exit.OK, f"headroom: {said}\n")
+    assert shown.out.splitlines()[0] == f"{start} to {end}, accounting: share{told}"
     asked = headroom("report", "cost", "-o", "json")
     assert (asked.json["items"], asked.err) == ([], "")
 
