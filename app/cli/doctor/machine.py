@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import resource
 import shutil
@@ -67,6 +68,10 @@ def _home(home: Path) -> Symptom:
         return unseen(f"{home} is not there", "`headroom up` makes it; other deployments need none")
     if not home.is_dir():
         return wrong(f"{home} is not a folder", "name one with HEADROOM_HOME")
+    if not os.access(home, os.R_OK | os.W_OK | os.X_OK):
+        return wrong(
+            f"{home} cannot be written to by this user", "let this user own it, or name another with HEADROOM_HOME"
+        )
     # Under root the embedded server's user has to pass: 0711.
     open_to_all = [home] if stat.S_IMODE(home.stat().st_mode) & 0o066 else []
     for secret in (found for pattern in SECRETS for found in home.glob(pattern)):

@@ -83,6 +83,15 @@ def test_rights_that_let_others_in(headroom: Headroom, home: Path) -> None:
     assert stat.S_IMODE(home.stat().st_mode) == 0o755
 
 
+def test_a_home_that_this_user_may_not_write_to(
+    headroom: Headroom, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Whoever runs this may be root, who may write everywhere.
+    monkeypatch.setattr(os, "access", lambda path, _: path != home)
+    line = told(headroom)["home"]
+    assert (line["state"], line["found"]) == ("wrong", f"{home} cannot be written to by this user")
+
+
 @pytest.mark.parametrize(("free_gib", "state"), [(0.5, "wrong"), (5, "odd"), (50, "well")])
 def test_a_full_disk(
     headroom: Headroom, home: Path, monkeypatch: pytest.MonkeyPatch, free_gib: float, state: str
