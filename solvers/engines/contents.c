@@ -766,6 +766,13 @@ static void weigh_anew(Search *s, Node *n)
     n->lowered = s->lowered;
 }
 
+static int late(const Effort *effort)
+{
+    struct timespec now = {0};
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec >= effort->until_s;
+}
+
 static void expand(Search *s, Node *n)
 {
     Choice choice = {0};
@@ -782,7 +789,7 @@ static void expand(Search *s, Node *n)
         }
         double ceiling = choice.value > NEVER / 2 ? choice.value + constant(s, n) : NEVER;
         if (ceiling < n->ceiling) n->ceiling = ceiling, memcpy(usd, n->usd, sizeof usd);
-        if (try_choice(s, n, &choice) && s->out->work < s->effort->work) {
+        if (try_choice(s, n, &choice) && s->out->work < s->effort->work && !late(s->effort)) {
             turn--;
             continue;
         }
@@ -876,13 +883,6 @@ static void begin(Search *s, int64_t kind)
         push(s, lacking);
     }
     push(s, n);
-}
-
-static int late(const Effort *effort)
-{
-    struct timespec now = {0};
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec >= effort->until_s;
 }
 
 void price(const Problem *p, const Tables *tables, const Prices *prices, const Effort *effort, int64_t pool, Found *out)

@@ -90,6 +90,10 @@ class Deadline:
         """In so many seconds, by the monotonic clock, as compiled code reads it."""
         return self._begun_s + self.elapsed_s + seconds
 
+    def end_within(self, seconds: float) -> None:
+        """Sooner, where that is less than is left."""
+        self.seconds = min(self.seconds, self.elapsed_s + max(0.0, seconds))
+
     @property
     def over(self) -> bool:
         return self.left_s <= 0.0

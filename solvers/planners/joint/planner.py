@@ -224,6 +224,7 @@ class Advance:
             self.best, self.best_usd = plan, usd
             self.reporter.found(_bare(plan))
         self.took_s = attempt.clock.elapsed_s - begun_s
+        self.deadline.end_within(attempt.clock.left_s - self.took_s)  # the last one takes as long
         self.resting_until_s = begun_s + (1 + ADVANCE_PAUSE) * self.took_s
 
 

@@ -78,7 +78,7 @@ that there are not, for where all is found soon a turn takes nothing of what it 
 WORTH_UNITS_LEAST, WORTH_UNITS_PER_SIZE, WORTH_POWER = 500, 15, 1.5
 """Of workloads, where nobody takes turns: longer searches of problems so large hardly find anything better."""
 GROUPS_UNTIL = 0.45
-"""Of the deadline, kept from groups for what is about all of them."""
+"""Of what is left, kept from groups for what is about all of them."""
 GROUPS_MEND_PART, GROUP_COLUMNS = 0.3, 1500
 """Patterns of each that the whole begins with."""
 GROUP_PACE = Pace(rounds=30, until_part=GENERATE_UNTIL, repeats=REPEATS_MAX, finest_pct=DIVE_PCT, cut_rounds=CUT_ROUNDS)
@@ -429,7 +429,8 @@ def _proof(phases: Phases, search: Generation, deadline: Deadline, gap: float, *
 
 def _grouped(problem: JointProblem, order: SolveOrder, done: list[GroupLayout], deadline: Deadline) -> Layout:
     with ThreadPoolExecutor(PROCESSORS, thread_name_prefix="groups") as threads:
-        answers = threads.map(partial(_alone, order, deadline, len(done)), range(len(done)), tuple(done))
+        until = GROUPS_UNTIL * deadline.left_part  # of what the first answer left: on a busy machine that is little
+        answers = threads.map(partial(_alone, order, deadline, until, len(done)), range(len(done)), tuple(done))
         done[:] = answers
     # Not before all are done: what each may do must not depend on who is done already, or on plans written beside it.
     for item in done:
@@ -449,11 +450,13 @@ def _grouped(problem: JointProblem, order: SolveOrder, done: list[GroupLayout], 
     return _proven_together(problem, merged, patterns, deadline) if deadline.left_part > END else merged
 
 
-def _alone(order: SolveOrder, deadline: Deadline, groups: int, place: int, item: GroupLayout) -> GroupLayout:
+def _alone(
+    order: SolveOrder, deadline: Deadline, until: float, groups: int, place: int, item: GroupLayout
+) -> GroupLayout:
     """One group, in a thread beside others: of counted work all have the same, of time whoever is still to come."""
     group, turns = item.group, -(-groups // PROCESSORS) - place // PROCESSORS
     parts = turns if deadline.work_units is None else groups
-    part = (1 - GROUPS_UNTIL / max(deadline.left_part, GROUPS_UNTIL)) / parts
+    part = (1 - until / max(deadline.left_part, until)) / parts
     if part <= 0.0:
         return item
     inside = replace(order, standing=group.standing(order.standing), warm=group.inside(order.warm), better=None)

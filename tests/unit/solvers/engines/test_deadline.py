@@ -29,3 +29,13 @@ def test_no_work_at_all_is_over_at_once() -> None:
 def test_by_time_nothing_is_left_of_no_time() -> None:
     deadline = Deadline(0.0)
     assert (deadline.over, deadline.left_part) == (True, 0.0)
+
+
+def test_it_ends_sooner_never_later() -> None:
+    deadline = Deadline(60.0)
+    deadline.end_within(100.0)
+    assert deadline.seconds == 60.0
+    deadline.end_within(10.0)
+    assert 9.9 < deadline.left_s <= 10.0
+    deadline.end_within(-1.0)
+    assert deadline.over

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from functools import cache
 
@@ -17,6 +18,7 @@ from solvers.domain.policy import CostBasis, Policy, Term
 from solvers.domain.profile import Interference
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import Affinity, AntiAffinity, WorkloadKind
+from solvers.engines import deadline as deadline_module
 from solvers.engines.deadline import Deadline
 from solvers.errors import EngineError
 from solvers.models.worth import worth_of
@@ -26,6 +28,7 @@ from solvers.planners.joint import certificate, change
 from solvers.planners.joint.attempt import AGAIN_UNITS, CLOSER_UNITS, URGENT_UNITS, Attempt, recall
 from solvers.planners.joint.planner import SPEC, Advance, Joint
 from solvers.planners.joint.reading.formulation import read
+from solvers.planners.joint.seat.seats import Seats
 from solvers.planners.joint.solve.master import Rows
 from solvers.planners.joint.solve.solve import SolveOrder, first_layout, layout_of, solve
 from solvers.problems.joint import JointProblem
@@ -418,6 +421,30 @@ def test_what_is_left_to_a_search_is_not_spent_on_handing_over(left_s: float, mo
     taken, taker = list[int](), builders.Taker()
     Joint(on_the_way).propose(request_of(builders.lab(SERVICES, policy=SHARE)), b"", taker)
     assert taken == [1 + more]  # greed's first
+
+
+def test_what_handing_over_took_is_kept_for_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else what was found last is not written in time, and the first answer stays."""
+    late_s, clock, write, left_s = [0.0], time.monotonic, Attempt.written, list[float]()
+
+    def slow(attempt: Attempt, seats: Seats) -> Plan:
+        late_s[0] += 75.0
+        return write(attempt, seats)
+
+    def on_the_way(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layout:
+        layout, advance = solve(problem, replace(order, better=None), deadline), getattr(order.better, "__self__", None)
+        assert isinstance(advance, Advance)
+        advance.best_usd = 2 * layout.judged_usd(problem)
+        advance.better(layout)
+        left_s.append(advance.attempt.clock.left_s - deadline.time_left_s)
+        return layout
+
+    monkeypatch.setattr(deadline_module.time, "monotonic", lambda: clock() + late_s[0])
+    monkeypatch.setattr(Attempt, "written", slow)
+    request = replace(request_of(builders.lab(SERVICES)), budget=Budget(deadline_s=200.0, work_units=200))
+    Joint(on_the_way).propose(request, b"", builders.Taker())
+    assert late_s[0] == 150.0
+    assert left_s[0] >= 75.0
 
 
 def test_there_is_time_for_greed_only_on_fleets_of_its_size() -> None:

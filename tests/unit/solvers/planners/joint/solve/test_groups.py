@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from solvers.engines import deadline as deadline_module
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve import groups
 from solvers.planners.joint.solve import solve as solving
 from solvers.planners.joint.solve.groups import GroupLayout, groups_of, together
-from solvers.planners.joint.solve.solve import SolveOrder, first_layout, solve
-from solvers.problems.patterns import Standing
+from solvers.planners.joint.solve.master import Master
+from solvers.planners.joint.solve.solve import Phases, SolveOrder, first_layout, solve
+from solvers.problems.joint import JointProblem
+from solvers.problems.patterns import Layout, Standing
 from tests.unit.solvers.planners.joint.solve.scenes import check_layout, scene
 
 
@@ -92,8 +96,9 @@ def test_whom_no_group_had_time_for_counts_in_the_bound(monkeypatch: pytest.Monk
     """Without patterns that serve them all prices would be those of what is missing, and prove nothing."""
     problem, alone = scene(5, services=16, devices=9), solving._alone
 
-    def late(order: SolveOrder, deadline: Deadline, groups: int, place: int, item: GroupLayout) -> GroupLayout:
-        return replace(item, patterns=None) if place else alone(order, deadline, groups, place, item)
+    def late(*args: Any) -> GroupLayout:
+        *_, place, item = args
+        return replace(item, patterns=None) if place else alone(*args)
 
     monkeypatch.setattr(solving, "_alone", late)
     layout = solve(problem, SolveOrder(), Deadline(1e9, 1000))
@@ -101,3 +106,23 @@ def test_whom_no_group_had_time_for_counts_in_the_bound(monkeypatch: pytest.Monk
     assert relaxed <= layout.judged_usd(problem) + 1e-6
     assert layout.bound_usd_per_h is not None
     assert layout.bound_usd_per_h >= 0.9 * relaxed
+
+
+def test_groups_have_time_however_long_the_first_answer_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, searched, first = scene(5, services=16, devices=9), list[float](), solving.first_layout
+
+    def slow(part: JointProblem, time_left_s: float = 1e9, master: Master | None = None) -> Layout:
+        late_s[0] += 20.0
+        return first(part, time_left_s, master)
+
+    def turn(_phases: Phases, deadline: Deadline, _seed: int) -> Layout:
+        searched.append(deadline.seconds)
+        return _phases.found
+
+    late_s, clock = [0.0], time.monotonic
+    monkeypatch.setattr(deadline_module.time, "monotonic", lambda: clock() + late_s[0])
+    monkeypatch.setattr(solving, "first_layout", slow)
+    monkeypatch.setattr(Phases, "turn", turn)
+    solve(problem, SolveOrder(), Deadline(100.0))
+    assert len(searched) == 4
+    assert all(4.0 < seconds < 11.0 for seconds in searched)
