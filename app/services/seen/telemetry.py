@@ -42,6 +42,8 @@ R = TypeVar("R", Report, EdgeReport)
 LINGER_S_MAX = 0.2
 LINGER_S_PER_NODE = 0.001
 CLOCK_AHEAD = "node.clock_ahead"
+AHEAD_S_MAX = 1e9
+"""Told of a clock; a number as large as one may write is none that JSON keeps."""
 IN_FUTURE = "time-in-future"
 FOREIGN = "node.spoke_of_others"
 FOREIGN_EVERY_S = 3600.0
@@ -242,7 +244,7 @@ class Telemetry:
         prefixes = _prefixes(len(reports), many)
         ahead_s = max(report.observed_at_s for report in reports) - self._clock.now_s()
         if ahead_s > self._skew_s:
-            facts: dict[str, Plain] = {"code": IN_FUTURE, "ahead_s": round(ahead_s)}
+            facts: dict[str, Plain] = {"code": IN_FUTURE, "ahead_s": round(min(ahead_s, AHEAD_S_MAX))}
             event = Event(name=CLOCK_AHEAD, **_by(reports[0].node), facts=facts)
             await asyncio.to_thread(self._note, event, nodes.CLOCK_EVERY_S)
         for prefix, report in zip(prefixes, reports, strict=True):

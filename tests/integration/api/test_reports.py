@@ -205,6 +205,8 @@ def test_a_node_whose_clock_is_ahead_is_told_by_its_clock(world: World) -> None:
     assert (event["subject"], 60 < ahead_s <= 95) == (f"nodes/{NODE}", True)
     told = f"node {NODE}: its clock is {ahead_s} s ahead of the server's, so its reports are refused"
     assert world.call("GET", "/v1/fleet").json()["problems"] == [told]
+    endless = json.dumps({**encode(_report(3)), "observed_at_s": "?"}).replace('"?"', "1e400")
+    assert world.call("POST", reports.PATH, NODE, body=endless.encode()).status_code == 422
     # Once it is right again nothing is in the way.
     assert send(3, 0.0) == 200
     assert world.call("GET", "/v1/fleet").json()["problems"] == []
