@@ -374,8 +374,8 @@ def cost(
     query = {"by": group, "label": label or None, "accounting": accounting, "project": project}
     with connect(server, token) as client, told_near(client, kinds.PROJECT, [project or ""]):
         answer = client.costs(**query, **{"from": since.isoformat(), "to": until.isoformat()})
-    until = answer.get("accounted_until")
-    whole = until is not None and datetime.fromisoformat(until) >= datetime.fromisoformat(answer["end"])
+    accounted = answer.get("accounted_until")
+    whole = accounted is not None and datetime.fromisoformat(accounted) >= datetime.fromisoformat(answer["end"])
     if not answer["items"] and output.is_for_people:
         typer.echo(f"headroom: {_NOTHING if whole else _NOTHING_YET}", err=True)
     if output is Format.CSV:
@@ -389,7 +389,7 @@ def cost(
         (by, ">cost", ">energy", ">GPU hours held", ">kWh"), [*lines, ("total", usd(answer["usd"]), "", "", "")]
     )
     title = f"{answer['start']} to {answer['end']}, accounting: {answer['accounting']}"
-    show(answer, output, [title if whole or until is None else f"{title}, accounted until {until}", table])
+    show(answer, output, [title if whole or accounted is None else f"{title}, accounted until {accounted}", table])
 
 
 def _numbers(items: Sequence[Mapping[str, object]], columns: tuple[str, ...]) -> PrintedTable:
