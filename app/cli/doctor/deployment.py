@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from typing import Any
 
 from app.cli.doctor.checks import Check, Symptom, odd, told_skew, unseen, well, wrong
 from app.cli.output import CommandError, sentence_of
@@ -103,13 +104,11 @@ def _nodes(client: Client) -> Symptom:
     if silent:
         return wrong(
             f"{len(silent)} of {len(nodes)} are silent: {', '.join(silent[:NAMED_MAX])}",
-            "there: systemctl status headroom-agent, headroom doctor --node",
+            _known_of(fleet, silent) or "there: systemctl status headroom-agent, headroom doctor --node",
         )
     behind = [node["id"] for node in nodes if node["generation_applied"] < fleet["generation"]]
     if behind:
-        whose = tuple(f"node {name}: " for name in behind)
-        hindered = next((text for text in fleet.get("problems", ()) if text.startswith(whose)), None)
-        todo = f"see headroom status: {hindered}" if hindered else "look again soon"
+        todo = _known_of(fleet, behind) or "look again soon"
         return odd(f"not yet at generation {fleet['generation']}: {', '.join(behind[:NAMED_MAX])}", todo)
     named = [(f"{item['id']} on {item['node']}", item) for item in fleet["devices"]]
     gone = [name for name, item in named if not item["up"] or item["healthy"] is False]
@@ -119,6 +118,13 @@ def _nodes(client: Client) -> Symptom:
             todo = "see its temperature, host and driver (headroom doctor --node there), or headroom drain its node"
             return odd(f"{told}: {', '.join(found[:NAMED_MAX])}", todo)
     return well(f"{len(nodes)} report, all at generation {fleet['generation']}")
+
+
+def _known_of(fleet: Mapping[str, Any], nodes: Sequence[str]) -> str | None:
+    """What stands in the way of the first of these of whom that is known."""
+    whose = tuple(f"node {name}: " for name in nodes)
+    hindered = next((text for text in fleet.get("problems", ()) if text.startswith(whose)), None)
+    return None if hindered is None else f"see headroom status: {hindered}"
 
 
 def _plans(client: Client, settings: Settings) -> Symptom:

@@ -283,6 +283,13 @@ def test_what_the_api_tells_is_judged(headroom: Headroom, answering: Api) -> Non
     assert (lines["nodes"]["found"], lines["nodes"]["todo"]) == ("not yet at generation 3: a", "look again soon")
     answering.answers["GET /v1/fleet"] |= {"problems": ["node b: no", "node a: GPU-0 p/x#0: 9 workers failed"]}
     assert told(headroom)["nodes"]["todo"] == "see headroom status: node a: GPU-0 p/x#0: 9 workers failed"
+    ahead = "node b: its clock is 95 s ahead of the server's, so its reports are refused"
+    nodes = [{"id": name, "up": name == "a", "generation_applied": 3} for name in "abc"]
+    answering.answers["GET /v1/fleet"] = fleet(nodes=nodes, problems=["node a: no", ahead])
+    line = told(headroom)["nodes"]
+    assert (line["found"], line["todo"]) == ("2 of 3 are silent: b, c", f"see headroom status: {ahead}")
+    answering.answers["GET /v1/fleet"] |= {"problems": []}
+    assert told(headroom)["nodes"]["todo"] == "there: systemctl status headroom-agent, headroom doctor --node"
     node = {"id": "a", "up": True, "generation_applied": 3}
     gpus = [{"id": f"GPU-{at}", "node": "a", "up": at != 1, "healthy": at != 2 and None} for at in range(3)]
     answering.answers["GET /v1/fleet"] = fleet(nodes=[node], devices=gpus)
