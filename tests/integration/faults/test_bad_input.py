@@ -215,12 +215,17 @@ BAD_REPORTS: Mapping[str, tuple[Any, tuple[int, ...]]] = {
 }
 
 
+TOLD = frozenset({"from the future", "a bad one behind a good one"})
+"""An event says that the node's clock is ahead, once in a while."""
+
+
 @pytest.mark.parametrize("name", BAD_REPORTS)
 def test_bad_reports_are_refused_whole(wired: Wired, name: str) -> None:
     make, statuses = BAD_REPORTS[name]
     before = wired.stored()
     _check_problem(wired.send("POST", REPORTS, json.dumps(make()).encode(), "node-x"), *statuses)
-    assert wired.stored() == before
+    changed = {table for table, stored in wired.stored().items() if stored != before[table]}
+    assert changed <= ({"events"} if name in TOLD else set())
 
 
 def test_a_clock_that_runs_backwards_is_refused(wired: Wired) -> None:
