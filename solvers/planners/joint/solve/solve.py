@@ -77,7 +77,7 @@ that there are not, for where all is found soon a turn takes nothing of what it 
 """
 WORTH_UNITS_LEAST, WORTH_UNITS_PER_SIZE, WORTH_POWER = 500, 15, 1.5
 """Of workloads, where nobody takes turns: longer searches of problems so large hardly find anything better."""
-GROUPS_UNTIL = 0.5
+GROUPS_UNTIL = 0.56
 """Of what is left, kept from groups for what is about all of them."""
 GROUPS_MEND_PART, GROUP_COLUMNS = 0.3, 1500
 """Patterns of each that the whole begins with."""
