@@ -57,7 +57,7 @@ typedef struct {
     int64_t step;            /* shares are multiples of it */
     int64_t work, repeats;   /* most steps; further contents without a workload in common per improvement */
     int64_t room;            /* most contents to return */
-    int64_t settles;         /* lowers `pi` instead of raising the goal above floor and tolerance */
+    double settles;          /* lowers `pi` by so much of the tolerance below the goal instead of raising that; 0: not */
     double until_s;          /* of the monotonic clock: then it ends, whatever work is left */
 } Effort;
 
@@ -470,11 +470,11 @@ static void keep(Search *s, int64_t kind, int n, const int64_t *variant, const i
     }
 }
 
-/* Where prices are to settle: lower ones for what these contents, judged last, serve, until they are worth half the
- * tolerance less than the goal; first for what they serve most of. Where that does not do the goal rises. */
+/* Where prices are to settle: lower ones for what these contents, judged last, serve, until they are worth a little less
+ * than the goal; first for what they serve most of. Where that does not do the goal rises. */
 static int settle(Search *s, int n, const int64_t *variant, double worth)
 {
-    double part[WHOLE], excess = worth - s->goal + 0.5 * s->effort->tolerance + TOLERANCE;
+    double part[WHOLE], excess = worth - s->goal + s->effort->settles * s->effort->tolerance + TOLERANCE;
     if (!s->effort->settles || worth <= s->goal) return 0;
     for (int i = 0; i < n; i++) {
         int64_t work = s->p->workload[variant[i]], j = 0;

@@ -67,8 +67,10 @@ class Effort:
     """Of the monotonic clock: then it ends, whatever work is left."""
     repeats: int = 0
     """Further contents without a workload in common, whenever something better is found, unless it settles."""
-    settles: bool = False
-    """What is worth more than floor and tolerance lowers `pi`, until nothing is."""
+    settles: float = 0.0
+    """What is worth more than floor and tolerance lowers `pi` until it is worth so much of the tolerance less, and so on
+    until nothing is: less is nearer, and takes longer; 0: nothing is lowered.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +201,7 @@ class Contents:
         )  # fmt: skip
         how = Record(
             float(effort.floor), float(effort.tolerance), float(effort.least), effort.step_pct,
-            int(effort.units * UNIT_STEPS), effort.repeats, FOUND_MAX, int(effort.settles),
+            int(effort.units * UNIT_STEPS), effort.repeats, FOUND_MAX, float(effort.settles),
             float(effort.until_s),
         )  # fmt: skip
         kind, worth, pi = np.zeros(FOUND_MAX, dtype=np.int64), np.zeros(FOUND_MAX), prices.pi.copy()

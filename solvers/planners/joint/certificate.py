@@ -30,9 +30,10 @@ from solvers.planners.joint.reading.formulation import Reading, assemble
 from solvers.planners.joint.reading.pools import pools_of
 from solvers.planners.joint.reading.work import staying_of
 from solvers.planners.joint.solve.branch import NEAR, Leaves, Tree, few_devices
-from solvers.planners.joint.solve.generate import Bound, Look, Pricing, lagrangian, singles
+from solvers.planners.joint.solve.generate import Bound, singles
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Master, Rows
+from solvers.planners.joint.solve.pricing import Look, Pricing, lagrangian
 from solvers.problems.fleet import Fleet, open_fleet
 from solvers.problems.joint import WHOLE_PCT, JointProblem, Workload
 from solvers.problems.needs import needs_of

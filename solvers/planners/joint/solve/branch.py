@@ -24,9 +24,10 @@ import numpy as np
 from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.engines.deadline import Deadline, charge
 from solvers.engines.planes import Box
-from solvers.planners.joint.solve.generate import Look, Pricing, fitted, scale_of, units_of
+from solvers.planners.joint.solve.generate import fitted, units_of
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Master, Rows
+from solvers.planners.joint.solve.pricing import Look, Pricing, scale_of
 from solvers.problems.joint import Floors, JointProblem
 from solvers.problems.patterns import Patterns
 

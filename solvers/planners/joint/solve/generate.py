@@ -6,11 +6,6 @@ are near each other or nothing improves it. The nearer they are, the closer pric
 A dive keeps the whole parts, stage by stage. After every stage the problem is the rest of the demand on the rest of the
 devices, nothing counts for more than is still asked, and new patterns are priced for exactly that. Workloads with the
 fewest replicas are decided first, while all others can still fill what is left beside them.
-
-Pricing asks `engines.contents`, which searches all contents of all devices: one question answers for patterns worth
-adding, and by pool for a ceiling from which follows a bound on the cost of every layout (weak duality, `lagrangian`).
-While duals are far from the optimum it need not look closely: at coarse shares only, and with ceilings above what was
-found by a part of what devices cost.
 """
 
 from __future__ import annotations
@@ -20,124 +15,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
-from solvers.engines.contents import Effort
 from solvers.engines.deadline import Deadline
 from solvers.engines.highs import Relaxed
-from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import PART_LEAST, Master, Rows
+from solvers.planners.joint.solve.pricing import LOOK_LEAST, Look, Pricing, lagrangian
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout, Patterns
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """How closely to look."""
-
-    part: float
-    """Of what a device costs, ceilings may be too high."""
-    step_pct: int
-    """Shares are multiples of this; ceilings hold where it is the problem's step."""
-    repeats: int = 0
-    settles: bool = False
-    """What is worth more than the part lowers what demand is worth: so a bound is near, however far the duals are."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """Patterns worth more than they cost, and by pool what none is worth more than at these duals."""
-
-    rows: Patterns
-    ceilings: Floats
-    duals: Floats
-
-
-class Pricing:
-    """One problem's, with its rows as they are; the rows may get cuts later."""
-
-    def __init__(self, judge: Judge, rows: Rows, width: int) -> None:
-        self._judge, self._rows, self._width = judge, rows, width
-        self._scale = scale_of(judge.problem)
-        self._taken = np.where(judge.problem.pool_devices > 0, 1.0, 0.0)
-        self._unit_ms = 1.0
-        """That a unit of work at all shares takes on this machine, by the last look; at least as long as where it was
-        counted.
-        """
-
-    def slowness(self, deadline: Deadline) -> float:
-        """How many times as long as where it was counted a unit takes here, where time is what ends the search."""
-        return self._unit_ms if deadline.work_units is None else 1.0
-
-    def price(self, duals: Floats, look: Look, deadline: Deadline, until_part: float) -> Found:
-        """The best patterns at these duals, or at what they settle at. Pools have equal parts of the work at first,
-        then by what each took: a part stays equal, so all have a ceiling, however little. So much of the time is kept
-        for those that wait, too.
-        """
-        items, contents = self._rows.item_prices(duals), self._judge.contents
-        contents.prepared()
-        ceilings = np.where(self._judge.problem.pool_devices > 0, np.inf, 0.0)
-        found, size = [Patterns.none(self._width)], self._width
-        pools = np.flatnonzero(self._judge.problem.pool_devices).tolist()
-        units, begun_s = deadline.units_until(until_part), deadline.elapsed_s
-        coarse = COARSE if look.step_pct > max(1, self._judge.problem.share_step_pct) else 1.0
-        lanes, unit_ms = min(contents.lanes, max(1, len(pools))), coarse * self._unit_ms
-        if deadline.work_units is None:
-            units *= lanes / unit_ms
-        within_s, late_s = deadline.seconds_until(until_part), min(LATE_PART, until_part / 2) * deadline.seconds
-        efforts = dict[int, Effort]()
-        for place, pool in enumerate(pools if units > 0 else ()):
-            waiting = max(0, len(pools) - place - lanes)
-            most, taken = look.part * self._scale[pool], self._taken[pool] / self._taken.sum()
-            equal = EQUAL_PART / len(pools)
-            efforts[pool] = Effort(
-                floor=0.0 if look.settles else -most,
-                tolerance=most,
-                step_pct=look.step_pct,
-                units=(equal + (1 - EQUAL_PART) * taken) * units,
-                until_s=deadline.moment((1 - waiting * equal) * within_s + late_s),
-                repeats=look.repeats,
-                settles=look.settles,
-            )
-        for pool, best in zip(efforts, contents.price(items, efforts), strict=True):
-            deadline.spend(best.units)
-            self._taken[pool] = best.units
-            ceilings[pool] = best.ceiling
-            items = replace(items, pi=np.minimum(items.pi, best.pi))
-            found.append(best.rows.narrowed(size))
-        took_ms = 1000 * lanes * (deadline.elapsed_s - begun_s)
-        begun = BEGIN_UNITS * len(self._judge.problem.workloads) * len(efforts)
-        self._unit_ms = max(1.0, took_ms / max(1.0, coarse * self._taken.sum() + begun))
-        return Found(rows=Patterns.chained(found), ceilings=ceilings, duals=self._rows.duals_at(duals, items.pi))
-
-
-EQUAL_PART, LATE_PART = 0.25, 0.05
-"""Of the work of a look; and of the deadline, how much longer it may take than it should: just before its end it shows
-little.
-"""
-COARSE, BEGIN_UNITS = 2.3, 0.06
-"""So many times as long as at all shares a unit takes at fewer; and so many, by workload and pool, what is not counted
-takes before the first.
-"""
-
-
-def scale_of(problem: JointProblem) -> Floats:
-    """By pool what a device costs, whole."""
-    return np.maximum(problem.idle_usd, problem.pool_usd)
-
-
-def lagrangian(rows: Rows, duals: Floats, worth: Floats) -> float:
-    """The bound that follows. With value above cost at most `worth` (by pool), duals scaled by any t in (0, 1] prove
-
-    t * (duals x sides) - sum over pools of devices * max(0, t * worth - (1 - t) * least cost of a pattern).
-    """
-    problem = rows.problem
-    if not np.isfinite(worth).all():
-        return -np.inf
-    devices, cost = problem.pool_devices.astype(np.float64), problem.idle_usd
-    pools = float(duals[rows.pool_at : rows.cap_at] @ rows.upper[rows.pool_at : rows.cap_at])
-    total = rows.sides(duals) + pools
-    scales = [1.0, *(float(c / (c + w)) for c, w in zip(cost, worth, strict=True) if c > 0 and w > 0)]
-    return max(t * total - float((devices * np.maximum(0.0, t * worth - (1 - t) * cost)).sum()) for t in scales)
-
 
 SMOOTH = 0.5
 ROUNDS_MAX = 400
@@ -145,8 +28,8 @@ SETTLED_DEVICES = 32
 """Of fewer, what all are worth too much is less than what demand would have to be worth less."""
 REPEATS = 3
 REPEATS_MAX = 8
-LOOK_FIRST, LOOK_FINE, LOOK_LEAST, LOOK_OF_GAP = 0.01, 0.002, 2e-4, 0.2
-"""How far above what it found pricing may stay, of what devices cost: first, first and fine, last; and of the gap."""
+LOOK_FIRST, LOOK_FINE, LOOK_OF_GAP = 0.01, 0.002, 0.2
+"""How far above what it found pricing may stay, of what devices cost: first, first and fine; and of the gap."""
 LOOK_LOOSE, SLOW = 0.03, 5e-4
 """Where no bound is wanted: that part always, and how little a round may bring before finer shares are looked at."""
 COARSE_PCT, DIVE_PCT, NEAR = 10, 5, 0.012
@@ -246,6 +129,8 @@ class Pace:
     """With so little of the deadline left finer shares are looked at, however far the bound is: of time with more where
     work takes longer, see `FINE_MOST`.
     """
+    spared: float = 0.5
+    """How far below what is allowed prices settle, of it: less is a nearer bound, and takes small problems longer."""
     proves: bool = True
     """Whether a bound is wanted, however near the end is."""
     prior: Floats | None = None
@@ -311,6 +196,9 @@ def _converge(
         state.rounds += 1
         before, left_part = state.best.value, deadline.left_part
         added = _round(master, pricing, deadline, pace, state)
+        closely = pace.fine_until > 0.0 and state.step_pct == step
+        if closely and pricing.nearest(deadline, pace.until_part) > state.part:
+            break  # another look like this one would not end
         if added:
             answer = master.programme.solve(max(0.1, deadline.left_s))
             if answer is None:
@@ -325,7 +213,7 @@ def _converge(
         slow = hurries or (pace.gap is None and before - state.best.value <= SLOW * abs(before))
         if state.step_pct > finest and (slow or state.gap <= NEAR or (state.exact and not added)):
             if hurries:
-                state.part = min(state.part, LOOK_OF_GAP * state.gap)
+                state.part = max(min(state.part, LOOK_OF_GAP * state.gap), pricing.nearest(deadline, pace.until_part))
             state.refine(finest if hurries else finest * max(1, state.step_pct // 2 // finest))
         elif not added:
             if state.exact and state.part <= LOOK_LEAST:
@@ -335,7 +223,8 @@ def _converge(
         else:
             state.exact = False
             if pace.gap is not None:
-                state.part = min(state.part, max(LOOK_LEAST, LOOK_OF_GAP * state.gap))
+                least = pricing.nearest(deadline, pace.until_part) if closely else LOOK_LEAST
+                state.part = min(state.part, max(least, LOOK_OF_GAP * state.gap))
 
 
 def _tightened(master: Master, deadline: Deadline, state: Relaxation) -> bool | None:
@@ -361,9 +250,10 @@ def fitted(duals: Floats, rows: int) -> Floats:
 
 def _round(master: Master, pricing: Pricing, deadline: Deadline, pace: Pace, state: Relaxation) -> int:
     weight = 0.0 if state.exact else SMOOTH
-    duals = weight * state.centre + (1 - weight) * state.best.row_duals
+    duals = master.rows.on_demand(weight * state.centre + (1 - weight) * state.best.row_duals)
     settles = pace.gap is not None and bool(master.problem.pool_devices.sum() > SETTLED_DEVICES)
-    look = Look(part=state.part, step_pct=state.step_pct, repeats=pace.repeats, settles=settles)
+    spared = pace.spared if settles else 0.0
+    look = Look(part=state.part, step_pct=state.step_pct, repeats=pace.repeats, settles=spared)
     found = pricing.price(duals, look, deadline, pace.until_part)
     bound = Bound.of(master.rows, found.duals, found.ceilings)
     if pace.gap is None or bound.usd_per_h > state.proven:

@@ -23,9 +23,9 @@ from solvers.domain.arrays import Floats, Whole
 from solvers.engines.anneal import GroupChoices, Heat, RowEnds, annealed
 from solvers.engines.deadline import Deadline
 from solvers.engines.highs import ColumnMaster, Columns, Relaxed
-from solvers.planners.joint.solve.generate import Look, Pricing
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Rows
+from solvers.planners.joint.solve.pricing import Look, Pricing
 from solvers.problems.joint import WHOLE_PCT, JointProblem
 from solvers.problems.patterns import EMPTY, Judged, Layout, Pattern, Patterns, Standing, ordered
 

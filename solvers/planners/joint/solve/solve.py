@@ -83,9 +83,9 @@ GROUPS_MEND_PART, GROUP_COLUMNS = 0.3, 1500
 """Patterns of each that the whole begins with."""
 GROUP_PACE = Pace(rounds=30, until_part=GENERATE_UNTIL, repeats=REPEATS_MAX, finest_pct=DIVE_PCT, cut_rounds=CUT_ROUNDS)
 """Nothing is proven of a group alone, so nobody looks closely there."""
-WHOLE_PACE = Pace(until_part=END, gap=GAP_LAST, first_pct=DIVE_PCT, first_part=0.1)
+WHOLE_PACE = Pace(until_part=END, gap=GAP_LAST, first_pct=DIVE_PCT, first_part=0.1, spared=0.03)
 """Where groups have left off, and closely: a bound is no nearer than pricing looks."""
-WHOLE_FINE_UNITS = 10
+WHOLE_FINE_UNITS = 6
 """Of work by workload, kept for looks at all shares."""
 
 

@@ -23,9 +23,9 @@ from solvers.planners.base import Budget
 from solvers.planners.joint.attempt import Kept, named, prices_of, recall, remember
 from solvers.planners.joint.certificate import Certificate, loosened
 from solvers.planners.joint.solve.branch import Leaves
-from solvers.planners.joint.solve.generate import Look, Pricing
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Rows
+from solvers.planners.joint.solve.pricing import Look, Pricing
 from solvers.planners.joint.solve.solve import SolveOrder, solve
 from solvers.planners.registry import propose
 from solvers.problems.joint import Cap

@@ -15,18 +15,11 @@ from solvers.engines import deadline as deadline_module
 from solvers.engines.contents import Contents, Effort, ItemPrices, Priced
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve import generate as generating
-from solvers.planners.joint.solve.generate import (
-    Found,
-    Look,
-    Pace,
-    Pricing,
-    generate,
-    lagrangian,
-    scale_of,
-    singles,
-)
+from solvers.planners.joint.solve import pricing as pricing_of
+from solvers.planners.joint.solve.generate import Pace, generate, singles
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Master, Rows
+from solvers.planners.joint.solve.pricing import Found, Look, Pricing, lagrangian, scale_of
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Judged, Patterns
 from tests.unit.solvers.planners.joint.solve.oracle import every_choice, every_pattern, optimum
@@ -97,9 +90,9 @@ def test_all_of_a_device_is_a_share_whatever_the_step(step_pct: int, basis: str)
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("settles", [False, True])
+@pytest.mark.parametrize("settles", [0.0, 0.03, 0.5])
 @pytest.mark.parametrize("units", [1, 2, 4])
-def test_stopped_at_any_time_ceilings_hold(seed: int, units: int, *, settles: bool) -> None:
+def test_stopped_at_any_time_ceilings_hold(seed: int, units: int, *, settles: float) -> None:
     problem = _varied(seed, "device")
     rows, judge = Rows(problem), Judge(problem)
     look = replace(EXACT, settles=settles)
@@ -116,7 +109,7 @@ def test_prices_settle_where_nothing_is_worth_more(seed: int, basis: str) -> Non
     if seed % 2:
         rows.cut(np.arange(2), np.array([1, 2]))
     duals, judge = _duals(rows, seed), Judge(problem)
-    look = replace(EXACT, part=part, settles=True)
+    look = replace(EXACT, part=part, settles=0.5)
     found = Pricing(judge, rows, judge.width).price(duals, look, Deadline(ENDLESS), 0.0)
     demand, before = slice(rows.pool_at), _best(problem, rows, duals, every_choice(problem))
     assert found.duals[rows.pool_at :] == pytest.approx(duals[rows.pool_at :])
@@ -188,7 +181,7 @@ def test_a_slow_machine_is_asked_for_less(monkeypatch: pytest.MonkeyPatch) -> No
 
     def slow(prices: ItemPrices, efforts: Mapping[int, Effort]) -> list[Priced]:
         asked.append(sum(effort.units for effort in efforts.values()))
-        begun = generating.BEGIN_UNITS * len(problem.workloads)
+        begun = pricing_of.BEGIN_UNITS * len(problem.workloads)
         now_s[0] += 0.002 * (100 + begun) * len(efforts)  # twice as long as a unit should take
         none = judge.judge(Patterns.none(judge.width)).rows
         return [Priced(ceiling=0.0, pi=prices.pi, rows=none, units=100) for _ in efforts]
@@ -219,10 +212,10 @@ def test_whatever_a_unit_takes_a_look_ends_in_time(
     monkeypatch.setattr(deadline_module.time, "monotonic", lambda: now_s)
     deadline = Deadline(100.0, work_units, _begun_s=now_s)
     Pricing(judge, rows, judge.width).price(_duals(rows, 1), EXACT, deadline, 0.25)
-    count, late_s = len(problem.pools), generating.LATE_PART * 100.0
+    count, late_s = len(problem.pools), pricing_of.LATE_PART * 100.0
     waiting = [max(0, count - at - lanes) for at in range(count)]
     assert until_s == pytest.approx(
-        [within_s * (1 - generating.EQUAL_PART * others / count) + late_s for others in waiting]
+        [within_s * (1 - pricing_of.EQUAL_PART * others / count) + late_s for others in waiting]
     )
 
 
@@ -328,10 +321,10 @@ def test_coarse_looks_tell_what_a_unit_takes_at_every_share(monkeypatch: pytest.
     """Else a short look makes a machine seem slow, and the search hurries."""
     problem = family_problem(48, 24, 21)
     rows, judge = Rows(problem), Judge(problem)
-    duals, price, now_s, times = _duals(rows, 2), judge.contents.price, [0.0], {1: 1.0, 5: generating.COARSE}
+    duals, price, now_s, times = _duals(rows, 2), judge.contents.price, [0.0], {1: 1.0, 5: pricing_of.COARSE}
 
     def steady(items: ItemPrices, efforts: dict[int, Effort]) -> list[Priced]:
-        found, begun = list(price(items, efforts)), generating.BEGIN_UNITS * len(problem.workloads) * len(efforts)
+        found, begun = list(price(items, efforts)), pricing_of.BEGIN_UNITS * len(problem.workloads) * len(efforts)
         each = times[next(iter(efforts.values())).step_pct]
         now_s[0] += 0.004 * (each * sum(item.units for item in found) + begun) / judge.contents.lanes
         return found
@@ -358,3 +351,51 @@ def test_no_look_outlasts_what_is_kept_behind_it(monkeypatch: pytest.MonkeyPatch
     deadline = Deadline(1000.0)
     Pricing(judge, rows, judge.width).price(_duals(rows, 2), EXACT, deadline, 0.02)
     assert max(ends) <= deadline.moment(0.0) + deadline.time_left_s - 10.0 + 1e-3
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_prices_fall_no_further_than_they_must(seed: int) -> None:
+    """What they fall further bounds less."""
+    problem, sides = scene(seed, services=1), list[float]()
+    rows, judge = Rows(problem), Judge(problem)
+    duals = np.where(np.arange(rows.count) < rows.pool_at, 100.0, 0.0)
+    for spared in (0.03, 0.5):
+        look = Look(part=0.01, step_pct=20, settles=spared)
+        found = Pricing(judge, rows, judge.width).price(duals, look, Deadline(ENDLESS, 10_000), 0.0)
+        sides.append(rows.sides(found.duals))
+        parts = _best(problem, rows, found.duals, every_pattern(problem, 20)) / (look.part * scale_of(problem))
+        assert parts.max() <= 1.0
+        assert spared > 0.1 or parts.max() > 0.9
+    assert rows.sides(duals) > sides[0] > sides[1]
+
+
+def test_looks_are_as_close_as_there_is_time_for() -> None:
+    problem = family_problem(48, 24, 21)
+    pricing = Pricing(Judge(problem), Rows(problem), 3)
+    first = pricing.nearest(Deadline(ENDLESS, 1000), 0.1)
+    assert first == pytest.approx(pricing_of.LOOK_UNITS * 24 / 900)
+    pricing.price(_duals(Rows(problem), 2), Look(part=0.01, step_pct=5), Deadline(ENDLESS, 1000), 0.0)
+    assert pricing.nearest(Deadline(ENDLESS, 1000), 0.1) == pytest.approx(first / 2)
+    deadline = Deadline(ENDLESS, 1000)
+    pricing.price(_duals(Rows(problem), 2), Look(part=0.01, step_pct=1), deadline, 0.0)
+    taken = 1000 * (1 - deadline.left_part)
+    assert pricing.nearest(Deadline(ENDLESS, 10), 0.0) == pytest.approx(0.01 * taken / 10, rel=0.2)
+    assert pricing.nearest(Deadline(ENDLESS, 10**6), 0.0) == pricing_of.LOOK_LEAST
+
+
+def test_no_look_is_begun_that_would_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, looked, price = family_problem(48, 24, 21), list[float](), Pricing.price
+
+    def noted(pricing: Pricing, duals: Floats, look: Look, deadline: Deadline, until_part: float) -> Found:
+        looked.append(look.part)
+        return price(pricing, duals, look, deadline, until_part)
+
+    monkeypatch.setattr(Pricing, "price", noted)
+    for nearest in (0.0, 0.05):
+        monkeypatch.setattr(Pricing, "nearest", lambda *_, nearest=nearest: nearest)
+        master = Master(problem, Judge(problem))
+        master.offer(singles(problem, master.width))
+        pace = Pace(gap=0.0, rounds=4, first_pct=1, first_part=0.02, fine_until=0.1, proves=False)
+        assert generate(master, Deadline(ENDLESS, 10**6), pace) is not None
+    assert looked[:4] == sorted(looked[:4], reverse=True)
+    assert looked[4:] == [0.02]

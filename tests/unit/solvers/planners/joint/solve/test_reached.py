@@ -10,7 +10,7 @@ from solvers.domain.arrays import Floats, Whole
 from solvers.engines.anneal import GroupChoices, Heat
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve import reach
-from solvers.planners.joint.solve.generate import Found, Look, Pricing
+from solvers.planners.joint.solve.pricing import Found, Look, Pricing
 from solvers.planners.joint.solve.reach import ReachTerms, reached
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout, Pattern, Standing

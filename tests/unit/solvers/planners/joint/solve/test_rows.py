@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -50,3 +52,21 @@ def test_what_is_taken_is_no_longer_asked() -> None:
     assert rest.unserved_usd == pytest.approx(problem.unserved_usd * left)
     pools = slice(rows.pool_at, rows.cap_at)
     assert rest.upper[pools].sum() == rows.upper[pools].sum() - 2
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_one_replica_is_worth_is_paid_for_what_it_serves(seed: int) -> None:
+    """Sides are worth the same, nothing more, and replicas that serve what others serve no longer pay."""
+    problem, rng = scene(seed, services=4), np.random.default_rng(seed)
+    works = tuple(replace(work, replicas_min=1 + place // 3) for place, work in enumerate(problem.workloads))
+    problem = replace(problem, workloads=works)
+    rows, judged = Rows(problem), every_pattern(problem, 50)
+    duals = np.where(np.isfinite(rows.upper), -1.0, 1.0) * rng.uniform(0, 2, rows.count)
+    rows.unserved_usd = duals[: rows.pool_at] + np.array([10.0, 0.5, 10.0, 10.0]) * duals[rows.fewest]
+    moved = rows.on_demand(duals)
+    left = moved[rows.fewest] / duals[rows.fewest]
+    assert left == pytest.approx([0.0, 0.5, 0.0, 1.0], abs=1e-12)
+    assert rows.sides(moved) == pytest.approx(rows.sides(duals))
+    before, after = rows.reduced(rows.columns(judged), duals), rows.reduced(rows.columns(judged), moved)
+    assert (after >= before - 1e-9).all()
+    assert (after > before + 1e-3).any()
