@@ -68,8 +68,8 @@ class Effort:
     repeats: int = 0
     """Further contents without a workload in common, whenever something better is found, unless it settles."""
     settles: float = 0.0
-    """What is worth more than floor and tolerance lowers `pi` until it is worth so much of the tolerance less, and so on
-    until nothing is: less is nearer, and takes longer; 0: nothing is lowered.
+    """What is worth more than floor and tolerance lowers `pi` until it is worth so much of the tolerance less, and so
+    on until nothing is: less is nearer, and takes longer; 0: nothing is lowered.
     """
 
 

@@ -31,8 +31,8 @@ class Look:
     """Shares are multiples of this; ceilings hold where it is the problem's step."""
     repeats: int = 0
     settles: float = 0.0
-    """What is worth more than the part lowers what demand is worth, until it is worth so much of the part less: so a bound
-    is near, however far the duals are; 0: it does not.
+    """What is worth more than the part lowers what demand is worth, until it is worth so much of the part less: so a
+    bound is near, however far the duals are; 0: it does not.
     """
 
 
