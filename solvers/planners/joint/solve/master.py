@@ -222,11 +222,10 @@ class Rows:
         )
 
     def on_demand(self, duals: Floats) -> Floats:
-        """These, with what a floor of one replica is worth put on the demand, as far as that may be left undone for as
-        much: the sides stay worth the same, and no pattern is worth more, for a replica serves no more than all of it.
+        """These, with what a floor of one replica is worth put on the demand, up to what leaving that undone costs: the
+        sides stay worth the same, and no pattern is worth more, for a replica serves no more than all of it.
         """
-        works = np.flatnonzero(self.wanted & (self.fewest >= 0))
-        works = works[self.lower[self.fewest[works]] == 1.0]
+        works = np.flatnonzero(self.wanted & (self.fewest >= 0) & (self.lower[self.fewest] == 1.0))
         moved, floor = duals.copy(), self.fewest[works]
         moved[floor] -= np.clip(self.unserved_usd[works] - duals[works], 0.0, np.maximum(0.0, duals[floor]))
         moved[works] += duals[floor] - moved[floor]
