@@ -250,7 +250,9 @@ def fitted(duals: Floats, rows: int) -> Floats:
 
 def _round(master: Master, pricing: Pricing, deadline: Deadline, pace: Pace, state: Relaxation) -> int:
     weight = 0.0 if state.exact else SMOOTH
-    duals = master.rows.on_demand(weight * state.centre + (1 - weight) * state.best.row_duals)
+    duals = weight * state.centre + (1 - weight) * state.best.row_duals
+    if pace.fine_until > 0.0:
+        duals = master.rows.on_demand(duals)  # prices of floors do not settle
     settles = pace.gap is not None and bool(master.problem.pool_devices.sum() > SETTLED_DEVICES)
     spared = pace.spared if settles else 0.0
     look = Look(part=state.part, step_pct=state.step_pct, repeats=pace.repeats, settles=spared)

@@ -72,21 +72,21 @@ class Pricing:
 
     def price(self, duals: Floats, look: Look, deadline: Deadline, until_part: float) -> Found:
         """The best patterns at these duals, or at what they settle at. Pools have equal parts of the work at first,
-        then by what each took, and at other shares by its root: a part stays equal, so all have a ceiling, however
-        little. So much of the time is kept for those that wait, too.
+        then by what each took, by its root where that was at other shares and time is what ends a look: a part stays
+        equal, so all have a ceiling, however little. So much of the time is kept for those that wait, too.
         """
         items, contents = self._rows.item_prices(duals), self._judge.contents
         contents.prepared()
         ceilings = np.where(self._judge.problem.pool_devices > 0, np.inf, 0.0)
         found, size = [Patterns.none(self._width)], self._width
         pools = np.flatnonzero(self._judge.problem.pool_devices).tolist()
-        units, begun_s = deadline.units_until(until_part), deadline.elapsed_s
+        units, begun_s, timed = deadline.units_until(until_part), deadline.elapsed_s, deadline.work_units is None
         coarse = COARSE if look.step_pct > max(1, self._judge.problem.share_step_pct) else 1.0
         lanes, unit_ms = self._lanes, coarse * self._unit_ms
-        if deadline.work_units is None:
+        if timed:
             units *= lanes / unit_ms
         within_s, late_s = deadline.seconds_until(until_part), min(LATE_PART, until_part / 2) * deadline.seconds
-        weights = self._taken if look.step_pct == self._step_pct else np.sqrt(self._taken)
+        weights = np.sqrt(self._taken) if timed and look.step_pct != self._step_pct else self._taken
         self._step_pct, efforts = look.step_pct, dict[int, Effort]()
         for place, pool in enumerate(pools if units > 0 else ()):
             waiting = max(0, len(pools) - place - lanes)
