@@ -53,7 +53,7 @@ class Pricing:
         self._scale = scale_of(judge.problem)
         self._taken = np.where(judge.problem.pool_devices > 0, 1.0, 0.0)
         self._lanes = min(judge.contents.lanes, max(1, int(np.count_nonzero(judge.problem.pool_devices))))
-        self._look_units = LOOK_UNITS * len(judge.problem.workloads)
+        self._look_units, self._look_least = (each * len(judge.problem.workloads) for each in LOOK_UNITS)
         self._step_pct, self._unit_ms = 0, 1.0
         """That a unit of work at all shares takes on this machine, by the last look; at least as long as where it was
         counted.
@@ -107,7 +107,9 @@ class Pricing:
             ceilings[pool] = best.ceiling
             items = replace(items, pi=np.minimum(items.pi, best.pi))
             found.append(best.rows.narrowed(size))
-        self._look_units = self._look_units / 2 if coarse > 1.0 else look.part * float(self._taken.sum())
+        self._look_units = max(self._look_units / 4, self._look_least)
+        if coarse == 1.0:
+            self._look_units = look.part * float(self._taken.sum())
         took_ms = 1000 * lanes * (deadline.elapsed_s - begun_s)
         begun = BEGIN_UNITS * len(self._judge.problem.workloads) * len(efforts)
         self._unit_ms = max(1.0, took_ms / max(1.0, coarse * self._taken.sum() + begun))
@@ -118,9 +120,9 @@ EQUAL_PART, LATE_PART = 0.25, 0.05
 """Of the work of a look; and of the deadline, how much longer it may take than it should: just before its end it shows
 little.
 """
-LOOK_LEAST, LOOK_MOST, LOOK_UNITS = 2e-4, 0.1, 0.45
+LOOK_LEAST, LOOK_MOST, LOOK_UNITS = 2e-4, 0.1, (1.2, 0.09)
 """How closely it may be looked at all shares; and of work by workload the first such look takes, by how closely it
-looks: half of it after each look at fewer.
+looks: a quarter of it after each look at fewer, and no less than so much.
 """
 COARSE, BEGIN_UNITS = 2.3, 0.04
 """So many times as long as at all shares a unit takes at fewer; and so many, by workload and pool, what is not counted
