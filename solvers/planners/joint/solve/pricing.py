@@ -120,7 +120,7 @@ EQUAL_PART, LATE_PART = 0.25, 0.05
 """Of the work of a look; and of the deadline, how much longer it may take than it should: just before its end it shows
 little.
 """
-LOOK_LEAST, LOOK_MOST, LOOK_UNITS = 2e-4, 0.1, (1.2, 0.09)
+LOOK_LEAST, LOOK_MOST, LOOK_UNITS = 2e-4, 0.1, (1.2, 0.12)
 """How closely it may be looked at all shares; and of work by workload the first such look takes, by how closely it
 looks: a quarter of it after each look at fewer, and no less than so much.
 """

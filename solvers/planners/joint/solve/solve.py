@@ -85,7 +85,7 @@ GROUP_PACE = Pace(rounds=30, until_part=GENERATE_UNTIL, repeats=REPEATS_MAX, fin
 """Nothing is proven of a group alone, so nobody looks closely there."""
 WHOLE_PACE = Pace(until_part=END, gap=GAP_LAST, first_pct=DIVE_PCT, first_part=0.1, spared=0.03)
 """Where groups have left off, and closely: a bound is no nearer than pricing looks."""
-WHOLE_FINE_UNITS = 6
+WHOLE_FINE_UNITS = 8
 """Of work by workload, kept for looks at all shares."""
 
 
