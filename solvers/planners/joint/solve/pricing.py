@@ -64,7 +64,11 @@ class Pricing:
         return self._unit_ms if deadline.work_units is None else 1.0
 
     def nearest(self, deadline: Deadline, until_part: float) -> float:
-        """How closely there is time to look at all shares, roughly: a look that ends early proves little."""
+        """How closely there is time to look at all shares, roughly: a look that ends early proves little. Of fewer workloads
+        closer looks take hardly longer.
+        """
+        if len(self._judge.problem.workloads) <= LOOSE_WORKLOADS:
+            return LOOK_LEAST
         units = deadline.units_until(until_part)
         if deadline.work_units is None:
             units *= self._lanes / self._unit_ms
@@ -120,6 +124,7 @@ EQUAL_PART, LATE_PART = 0.25, 0.05
 """Of the work of a look; and of the deadline, how much longer it may take than it should: just before its end it shows
 little.
 """
+LOOSE_WORKLOADS = 1500
 LOOK_LEAST, LOOK_MOST, LOOK_UNITS = 2e-4, 0.1, (1.2, 0.12)
 """How closely it may be looked at all shares; and of work by workload the first such look takes, by how closely it
 looks: a quarter of it after each look at fewer, and no less than so much.

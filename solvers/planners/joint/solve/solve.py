@@ -40,6 +40,7 @@ from solvers.planners.joint.solve.improve import improved, improved_at_once
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.listing import list_patterns, solved_whole
 from solvers.planners.joint.solve.master import Master, Rows
+from solvers.planners.joint.solve.pricing import LOOSE_WORKLOADS
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import EMPTY, Layout, Pattern, Patterns, Standing
 
@@ -85,8 +86,8 @@ GROUP_PACE = Pace(rounds=30, until_part=GENERATE_UNTIL, repeats=REPEATS_MAX, fin
 """Nothing is proven of a group alone, so nobody looks closely there."""
 WHOLE_PACE = Pace(until_part=END, gap=GAP_LAST, first_pct=DIVE_PCT, first_part=0.1, spared=0.03)
 """Where groups have left off, and closely: a bound is no nearer than pricing looks."""
-WHOLE_FINE_UNITS = 8
-"""Of work by workload, kept for looks at all shares."""
+WHOLE_FINE_UNITS = 10, 7
+"""Of work by workload, kept for looks at all shares; where those are as close as there is time for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -477,7 +478,8 @@ def _proven_together(problem: JointProblem, merged: Layout, patterns: list[Patte
     for some in (*patterns, Patterns.of(merged.patterns, master.width)):
         master.offer(some)
     units = deadline.work_units or 1000 * PROCESSORS * deadline.seconds
-    kept = WHOLE_FINE_UNITS * len(problem.workloads) / units
+    works = len(problem.workloads)
+    kept = WHOLE_FINE_UNITS[works > LOOSE_WORKLOADS] * works / units
     found = generate(master, deadline, replace(WHOLE_PACE, fine_until=kept))
     if found is None:
         return merged

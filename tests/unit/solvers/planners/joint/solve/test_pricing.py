@@ -369,9 +369,11 @@ def test_prices_fall_no_further_than_they_must(seed: int) -> None:
     assert rows.sides(duals) > sides[0] > sides[1]
 
 
-def test_looks_are_as_close_as_there_is_time_for() -> None:
+def test_looks_are_as_close_as_there_is_time_for(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = family_problem(48, 24, 21)
     pricing = Pricing(Judge(problem), Rows(problem), 3)
+    assert pricing.nearest(Deadline(ENDLESS, 1000), 0.1) == pricing_of.LOOK_LEAST  # of so few
+    monkeypatch.setattr(pricing_of, "LOOSE_WORKLOADS", 0)
     first = pricing.nearest(Deadline(ENDLESS, 1000), 0.1)
     assert first == pytest.approx(pricing_of.LOOK_UNITS[0] * 24 / 900)
     pricing.price(_duals(Rows(problem), 2), Look(part=0.01, step_pct=5), Deadline(ENDLESS, 1000), 0.0)
