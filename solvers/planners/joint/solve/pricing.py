@@ -64,8 +64,8 @@ class Pricing:
         return self._unit_ms if deadline.work_units is None else 1.0
 
     def nearest(self, deadline: Deadline, until_part: float) -> float:
-        """How closely there is time to look at all shares, roughly: a look that ends early proves little. Where there are
-        few workloads closer looks take hardly longer.
+        """How closely there is time to look at all shares, roughly: a look that ends early proves little. Where
+        there are few workloads closer looks take hardly longer.
         """
         if len(self._judge.problem.workloads) <= LOOSE_WORKLOADS:
             return LOOK_LEAST
