@@ -42,7 +42,7 @@ class Settings:
     pool_size: int = 20
     """Database connections one API process may hold."""
     place_interval_s: float = 60.0
-    tune_interval_s: float = 15.0
+    tune_interval_s: float = 5.0
     account_interval_s: float = 60.0
     learn_interval_s: float = 60.0
     retention_interval_s: float = 3600.0

@@ -1,6 +1,7 @@
 """Offered load on its way to the API: what a gateway counted becomes reports, which wait until they are acknowledged.
 
-A report keeps its number however often it is sent, so that the API counts it once. What cannot be delivered waits; what
+Every few seconds all services are reported, and one whose requests jumped at once, by the second that shows how far. A
+report keeps its number however often it is sent, so that the API counts it once. What cannot be delivered waits; what
 the API finds wrong with a report itself would be found wrong for ever, and is dropped.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
 
@@ -16,8 +18,12 @@ import httpx
 from agents.wire import EdgeReport, RateSample, encode
 from app.logs import EventLog
 from headroom_client import ApiError, Client, UnreachableError
+from solvers.cycle.alarm import JumpWatch
+from solvers.domain.telemetry import DEMAND_COUNT_S
 
 REPORT_EVERY_S = 5.0
+COUNTED_S_MIN = 0.9 * DEMAND_COUNT_S
+"""What is counted sooner waits for more."""
 REPORTS_KEPT_MAX = 720
 """An hour of reports; older ones are given up."""
 REPORTS_PER_SEND_MAX = 60
@@ -36,12 +42,17 @@ class _Arrivals:
     unrouted: float = 0.0
     interval_s: float = 0.0
 
+    def add(self, other: _Arrivals) -> None:
+        self.arrived += other.arrived
+        self.unrouted += other.unrouted
+        self.interval_s += other.interval_s
+
     def sample(self, service: str) -> RateSample:
         return RateSample(service=service, arrived=self.arrived, interval_s=self.interval_s, unrouted=self.unrouted)
 
 
 class ReportLedger:
-    """What arrived since the last report, and the reports that wait. Thread-safe; one thread sends."""
+    """What arrived since the last report, by seconds, and the reports that wait. Thread-safe; one thread sends."""
 
     def __init__(self, gateway: str, boot_id: str) -> None:
         """`boot_id`: of this ledger alone."""
@@ -51,28 +62,67 @@ class ReportLedger:
         self._sequence = 0
         self._cut_s = 0.0
         self._counted: dict[str, _Arrivals] = {}
+        self._newest: dict[str, _Arrivals] = {}
+        """What was counted since the last second ended."""
+        self._ended_s: float | None = None
+        self._due_s = 0.0
+        self._watches: dict[str, JumpWatch] = {}
+        self.news = threading.Event()
+        """Set whenever something new waits."""
         self._waiting: deque[EdgeReport] = deque(maxlen=REPORTS_KEPT_MAX)
         self._lock = threading.Lock()
 
     def count(self, service: str, arrived: float, unrouted: float, interval_s: float) -> None:
         """Add what arrived at a service in a time; without any it still has its row, because zero is a rate."""
         with self._lock:
-            arrivals = self._counted.setdefault(service, _Arrivals())
-            arrivals.arrived += arrived
-            arrivals.unrouted += unrouted
-            arrivals.interval_s += interval_s
+            arrivals = _Arrivals(arrived=arrived, unrouted=unrouted, interval_s=interval_s)
+            self._newest.setdefault(service, _Arrivals()).add(arrivals)
+
+    def end_second(self, now_s: float, wall_s: float) -> None:
+        """Whoever counts has counted up to now, which `now_s` tells by a clock that only goes on. What is due becomes a
+        report: everything every few seconds, and at once what jumped, apart from what was before the jump.
+        """
+        with self._lock:
+            if self._ended_s is None:
+                self._ended_s, self._due_s = now_s, now_s + REPORT_EVERY_S
+            since_s = now_s - self._ended_s
+            if since_s >= COUNTED_S_MIN:
+                self._ended_s = now_s
+                jumped = {
+                    service: arrivals
+                    for service, arrivals in self._newest.items()
+                    if arrivals.interval_s > 0
+                    and self._watches.setdefault(service, JumpWatch()).take(
+                        arrivals.arrived, arrivals.interval_s, now_s
+                    )
+                }
+                before = {service: self._counted.pop(service) for service in jumped if service in self._counted}
+                self._add_report(max(wall_s - since_s, min(wall_s, self._cut_s)), before)
+                self._add_report(wall_s, jumped)
+                for service in jumped:
+                    del self._newest[service]
+                self._settle()
+        if now_s >= self._due_s:
+            self._due_s = now_s + REPORT_EVERY_S
+            self.cut(wall_s)
 
     def cut(self, now_s: float) -> None:
         """What was counted becomes a report of now (epoch seconds)."""
         with self._lock:
-            samples = [
-                arrivals.sample(service)
-                for service, arrivals in sorted(self._counted.items())
-                if arrivals.interval_s > 0
-            ]
+            self._settle()
+            self._add_report(now_s, self._counted)
             self._counted.clear()
-            for first in range(0, len(samples), SAMPLES_MAX):
-                self._waiting.append(self._report(now_s, tuple(samples[first : first + SAMPLES_MAX])))
+
+    def _settle(self) -> None:
+        for service, arrivals in self._newest.items():
+            self._counted.setdefault(service, _Arrivals()).add(arrivals)
+        self._newest.clear()
+
+    def _add_report(self, now_s: float, counted: Mapping[str, _Arrivals]) -> None:
+        samples = [arrivals.sample(service) for service, arrivals in sorted(counted.items()) if arrivals.interval_s > 0]
+        for first in range(0, len(samples), SAMPLES_MAX):
+            self._waiting.append(self._report(now_s, tuple(samples[first : first + SAMPLES_MAX])))
+            self.news.set()
 
     def introduce(self, client: Client, now_s: float) -> None:
         """Send a report of nothing, so that a token that may not report is an error at once. Raises as `Client`."""
@@ -150,9 +200,12 @@ class ReportSender:
     def close(self) -> None:
         """Send once more what waits, for as long as an end may take."""
         self._ending.set()
+        self._ledger.news.set()
         self._thread.join(LAST_SEND_S)
 
     def _run(self) -> None:
-        while not self._ending.wait(REPORT_EVERY_S):
+        while not self._ending.is_set():
+            self._ledger.news.wait(REPORT_EVERY_S)
+            self._ledger.news.clear()
             self._ledger.send(self._client)
         self._ledger.send(self._client)

@@ -20,7 +20,7 @@ from app.settings import Settings
 from headroom_client import ApiError, Client, UnreachableError
 from solvers.errors import InvariantError
 
-DEMO_PACE = {"HEADROOM_REPORT_INTERVAL_S": "1", "HEADROOM_RETENTION_RAW_DAYS": "1", "HEADROOM_TUNE_INTERVAL_S": "5"}
+DEMO_PACE = {"HEADROOM_REPORT_INTERVAL_S": "1", "HEADROOM_RETENTION_RAW_DAYS": "1"}
 """A demo is watched from close by and for a short time; what the user's environment says goes before."""
 LAUNCH_FASTER = 10
 """Simulated processes start this much faster, so that nobody waits for the first plan; a day goes 24 times faster."""

@@ -22,7 +22,7 @@ from typing import Any
 import httpx
 import yaml
 
-from app.client.offered import REPORT_EVERY_S, ReportLedger
+from app.client.offered import ReportLedger
 from app.logs import EventLog
 from app.signals import asked_to_end
 from headroom_client import ApiError, Client, UnreachableError
@@ -242,7 +242,7 @@ class TrafficLoop:
     def _send(self) -> None:
         _log.info("traffic.started", services=len(self._plan.shapes), day_s=self._plan.day_s)
         last_s = time.monotonic()
-        next_tick_s, next_routes_s, next_report_s = last_s, last_s, last_s + REPORT_EVERY_S
+        next_tick_s, next_routes_s = last_s, last_s
         while not self._ending.is_set():
             now_s = time.monotonic()
             if now_s >= next_routes_s:
@@ -250,9 +250,7 @@ class TrafficLoop:
                 next_routes_s = now_s + ROUTES_EVERY_S
             self.tick(time.time(), min(now_s - last_s, 5 * TICK_S))
             last_s = now_s
-            if now_s >= next_report_s:
-                self.report(time.time())
-                next_report_s = now_s + REPORT_EVERY_S
+            self.report(now_s, time.time())
             next_tick_s = max(next_tick_s + TICK_S, time.monotonic())
             self._ending.wait(next_tick_s - time.monotonic())
         self._nodes.close()
@@ -262,10 +260,12 @@ class TrafficLoop:
         """Ask where ready replicas are."""
         self._routes.refresh(self._client)
 
-    def report(self, wall_s: float) -> None:
-        """Report what arrived, and send what waits."""
-        self._ledger.cut(wall_s)
-        self._ledger.send(self._client)
+    def report(self, now_s: float, wall_s: float) -> None:
+        """What arrived until now is counted; send what is due."""
+        self._ledger.end_second(now_s, wall_s)
+        if self._ledger.news.is_set():
+            self._ledger.news.clear()
+            self._ledger.send(self._client)
 
     def tick(self, wall_s: float, interval_s: float) -> None:
         """One second of users: draw arrivals, route them, tell the nodes, count."""

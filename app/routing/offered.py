@@ -12,7 +12,7 @@ import csv
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from app.client.offered import REPORT_EVERY_S, ReportLedger
+from app.client.offered import ReportLedger
 from app.routing.routes import label_of
 
 ASKED = "show info;show stat -1 2 -1"
@@ -67,25 +67,20 @@ def read_asked(answer: str) -> AskedOfHaproxy:
 
 
 class OfferedLoad:
-    """Counts what arrives between readings into a ledger, which it cuts every few seconds."""
+    """Counts what arrives between readings into a ledger."""
 
     def __init__(self, ledger: ReportLedger) -> None:
         self._ledger = ledger
         self._before: AskedOfHaproxy | None = None
         self._read_s = 0.0
-        self._cut_due_s: float | None = None
 
     def take(self, asked: AskedOfHaproxy, services: Iterable[str], now_s: float, wall_s: float) -> None:
         """A reading of now, which `now_s` tells by a clock that only goes on."""
         before, elapsed_s = self._before, now_s - self._read_s
         self._before, self._read_s = asked, now_s
-        if self._cut_due_s is None:
-            self._cut_due_s = now_s + REPORT_EVERY_S
         if before is not None and 0 < elapsed_s <= GAP_S_MAX:
             self._count(before, asked, services, elapsed_s)
-        if now_s >= self._cut_due_s:
-            self._cut_due_s = now_s + REPORT_EVERY_S
-            self._ledger.cut(wall_s)
+        self._ledger.end_second(now_s, wall_s)
 
     def _count(self, before: AskedOfHaproxy, asked: AskedOfHaproxy, services: Iterable[str], elapsed_s: float) -> None:
         known, interval_s = before.backends, elapsed_s

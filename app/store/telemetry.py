@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from app.records import record
 from app.store.sql import named, records
 from app.store.tables import TABLES, profile_points
-from solvers.domain.telemetry import DEMAND_JUMP_SIGMAS
+from solvers.domain.telemetry import DEMAND_COUNT_S, DEMAND_JUMP_SIGMAS
 from solvers.errors import FieldError
 
 # --- What was seen lately, for planning: its results become a snapshot, or decide that a new one is due
@@ -83,12 +83,21 @@ class ProgressRow:
     evictions: int
 
 
+_SURE = {"jump_sigmas": DEMAND_JUMP_SIGMAS, "count_s": DEMAND_COUNT_S}
+
+
 def demand(session: Session, *, window_s: float, lookback_s: float, bin_s: float) -> tuple[DemandRow, ...]:
     """Offered load of every service seen at any edge in the last `window_s` seconds: its mean over them, and its
-    busiest bin over the last `lookback_s`, or what is sure of half of one.
+    busiest bin over the last `lookback_s`, or what is sure of half of one or of what was counted last.
     """
-    spans = {"window_s": window_s, "lookback_s": lookback_s, "bin_s": bin_s, "jump_sigmas": DEMAND_JUMP_SIGMAS}
-    return records(session, DemandRow, named("offered_load"), **spans)
+    spans = {"window_s": window_s, "lookback_s": lookback_s, "bin_s": bin_s}
+    return records(session, DemandRow, named("offered_load"), **spans, **_SURE)
+
+
+def counted_last(session: Session, since_s: float) -> dict[str, float]:
+    """What is sure of every service's rate by what each edge counted last, if it did in the last `since_s` seconds."""
+    rows = session.execute(named("counted_last"), {"since_s": since_s, **_SURE})
+    return {row.service: row.rate_rps for row in rows}
 
 
 def devices(session: Session, silent_s: float) -> tuple[DeviceRow, ...]:

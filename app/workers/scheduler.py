@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -54,8 +54,10 @@ from app.workers.pace import (
 from app.workers.solve_pool import SolvePool
 from app.workers.told import PlannerTold
 from app.workers.webhooks import WebhookSender
-from solvers.cycle.alarm import demand_alarms
+from solvers.cycle.alarm import demand_alarms, risen
 from solvers.cycle.ports import Clock
+from solvers.domain.ids import ServiceId
+from solvers.domain.telemetry import DEMAND_BIN_S
 from solvers.errors import EndingError, EngineError, HeadroomError, LeaseLostError, TransientError
 
 RENEWALS = 5
@@ -247,7 +249,9 @@ class Housekeeping:
 
 
 WATCH_INTERVAL_S = 1.0
-"""How often intent and fleet are looked at; a newcomer's document is planned within about this."""
+"""How often intent, fleet and what was counted last are looked at: documents are planned within about this."""
+TUNE_RESTS = 20.0
+"""So many times as long as a look at all demand takes nobody looks again, unless a load jumped."""
 _log = EventLog("headroom.planner")
 
 
@@ -280,6 +284,9 @@ class PlannerWorker:
         self._memory = NOTHING_YET
         self._deaf_at_s: float | None = None
         """When no node was heard last."""
+        self._heard_rps: Mapping[ServiceId, float] = {}
+        """Rates that rose since the last cycle, which was looked at already."""
+        self._tune_due_ms = 0.0
         self._term: int | None = None
         """The fencing token under which the watch ran last."""
         self._scheduler = BackgroundScheduler(
@@ -396,7 +403,7 @@ class PlannerWorker:
         return Leader(holder=self._parts.keeper.holder, fencing=fencing) if fencing is not None else None
 
     def _watch(self, leader: Leader) -> None:
-        """Plan promptly when documents or the reporting nodes changed, or a hold has passed."""
+        """Plan promptly when documents or the reporting nodes changed, a hold has passed, or a load jumped."""
         if leader.fencing != self._term:
             # Partitions as soon as we lead: whoever restarts us often would never see a first interval pass.
             self._term = leader.fencing
@@ -405,6 +412,21 @@ class PlannerWorker:
         cause = cause_of(sight, self._memory, self._parts.clock.now_s())
         if cause is not None:
             self._cycle(leader, cause, sight)
+        else:
+            self._listen(leader)
+
+    def _listen(self, leader: Leader) -> None:
+        """Look at all demand at once when what was counted last rose above what was planned for."""
+        if self._turn.locked():
+            # It is counted still when the cycle has ended, or was planned for.
+            return
+        with self._parts.database.reading() as session:
+            counted_rps = telemetry.counted_last(session, DEMAND_BIN_S)
+        rose = risen(counted_rps, {**self._memory.planned_rps, **self._heard_rps})
+        if rose:
+            self._heard_rps = {**self._heard_rps, **rose}
+            self._tune_due_ms = 0.0
+            self._tune(leader)
 
     def _account(self, leader: Leader) -> None:
         """And trim what could not be trimmed when we began to lead, since nobody had accounted it."""
@@ -413,12 +435,17 @@ class PlannerWorker:
 
     def _tune(self, leader: Leader) -> None:
         """Plan when demand left what stands."""
+        began_ms = self._parts.clock.elapsed_ms()
+        if began_ms < self._tune_due_ms:
+            return
         with self._parts.database.reading() as session:
             services = snapshots.read_services(session)
             demands = snapshots.read_demands(session, services)
             policies = snapshots.deciding_policies(session, services)
             target = targets.current(session, self._parts.settings.cluster)
         alarms = demand_alarms(demands, target, policies.__getitem__, self._memory.planned_rps)
+        ended_ms = self._parts.clock.elapsed_ms()
+        self._tune_due_ms = ended_ms + TUNE_RESTS * (ended_ms - began_ms)
         if alarms:
             _log.info("demand.alarmed", services=len(alarms), first=alarms[0])
             self._cycle(leader, CycleCause.DEMAND, self._look())
@@ -456,6 +483,6 @@ class PlannerWorker:
                 nobody = sight.hearing.nodes > 0 and heard(sight) == 0
                 records = self._parts.planning.run_lanes(leader, deaf=nobody)
                 self._parts.told.planned(records)
-                self._memory = remember(sight, records, self._parts.clock.now_s())
+                self._memory, self._heard_rps = remember(sight, records, self._parts.clock.now_s()), {}
         finally:
             self._turn.release()

@@ -202,6 +202,16 @@ class WorldObserver:
         """Take down what a node says now: the last that is heard of it, should it fall silent."""
         self._known[host.node.id] = read_node(self.state, self.loads, host)
 
+    def count(self) -> bool:
+        """As gateways do every second: whether something jumped."""
+        now_s = self.state.now_s
+        jumped = [
+            lane.edge.count(lane.asked, now_s)
+            for lane in self.state.lanes.values()
+            if not isinstance(lane.traffic.load, Saturating)
+        ]
+        return any(jumped)
+
     @property
     def coming(self) -> PastReport:
         """The oldest report that is on its way."""
@@ -267,7 +277,9 @@ class WorldObserver:
             return Demand.declared(service.id, service.rate_rps_declared)
         window_s, lookback_s = min(now_s, rhythm.demand_window_s), min(now_s, self.policy.demand_lookback_s)
         mean = (asked_until(lane, now_s) - asked_until(lane, now_s - window_s)) / window_s
-        busiest = max((mean, *_bins_rps(lane, now_s - lookback_s, now_s)))
+        # A gateway that told of a jump tells of all again after half a bin.
+        jump_rps = lane.edge.jump_rps if now_s - lane.edge.jumped_s < DEMAND_BIN_S / 2.0 else 0.0
+        busiest = max((mean, jump_rps, *_bins_rps(lane, now_s - lookback_s, now_s)))
         # What no demand looks back to any more.
         index = bisect_right(lane.asked_until, (now_s - lookback_s, float("inf"))) - 1
         if index > 64:

@@ -146,6 +146,8 @@ class Run:
             kernel.at(max(0.0, due_s - rhythm.report_delay_s), Priority.REPORT, self.observer.report)
             kernel.at(due_s, Priority.CYCLE, self._look if due_s in looks else self._cycle)
         self.cycles_due = len(cycles)
+        for second in self._every(rhythm.count_s or self.scenario.span_s)[1:]:
+            kernel.at(max(0.0, second - rhythm.report_delay_s), Priority.REPORT, self._count)
         if self.governing is not None:
             kernel.at(rhythm.governor_s, Priority.GOVERN, self._govern)
         if self.scenario.warmup_s > 0.0:
@@ -169,6 +171,13 @@ class Run:
         due_s = (self.periods + 1) * self.scenario.rhythm.governor_s
         if due_s < self.scenario.span_s:
             self.state.kernel.at(max(due_s, self.state.now_s), Priority.GOVERN, self._govern)
+
+    def _count(self) -> None:
+        """Gateways do, and have what jumped looked at."""
+        if self.observer.count():
+            self.observer.report()
+            kernel = self.state.kernel
+            kernel.at(kernel.now_s + self.scenario.rhythm.report_delay_s, Priority.CYCLE, self._look)
 
     def _look(self) -> None:
         """A cycle before its time, where demand calls for one."""

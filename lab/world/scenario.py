@@ -201,6 +201,8 @@ class Rhythm:
     look_s: Annotated[float, POSITIVE] | None = late(None)
     """How often it is seen whether demand left what stands, which production answers with a cycle at once; None: never.
     """
+    count_s: Annotated[float, POSITIVE] | None = late(None)
+    """How often gateways count what is asked, and have what jumped looked at; None: they wait for the look."""
     stretch_s: Annotated[float, POSITIVE] = 5.0
     """Longest time without a new settlement of mutual slowdowns; windows of the outcome are as long."""
     governor_s: Annotated[float, POSITIVE] = 1.0

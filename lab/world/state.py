@@ -7,6 +7,7 @@ hashing.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -17,13 +18,14 @@ from lab.world.clients import Clients
 from lab.world.ledger import ServiceBook
 from lab.world.queues import Carried
 from lab.world.scenario import Traffic
+from solvers.cycle.alarm import JumpWatch
 from solvers.domain.arrays import Floats
 from solvers.domain.change import Target
 from solvers.domain.device import Device, DeviceMode, GpuType, Node
 from solvers.domain.ids import DeviceId, NodeId, ReplicaId, ServiceId, WorkloadId
 from solvers.domain.plan import Assignment, DeviceSetting
 from solvers.domain.snapshot import ReplicaState
-from solvers.domain.telemetry import RepartitionWish
+from solvers.domain.telemetry import RepartitionWish, surely_rps
 from solvers.domain.workload import OfflineTask, TrainingJob, WorkloadKind
 from solvers.errors import InvariantError
 from solvers.sim.serving.serving import QUEUE_S_MAX
@@ -245,6 +247,28 @@ class WorldDevice:
         return sum(process.item.memory_mib_limit for process in self.processes)
 
 
+@dataclass(slots=True)
+class Edge:
+    """What a gateway counted of a service: the sum until it counted last, and the last jump."""
+
+    at_s: float = 0.0
+    asked: float = 0.0
+    watch: JumpWatch = field(default_factory=JumpWatch)
+    jumped_s: float = -math.inf
+    jump_rps: float = 0.0
+
+    def count(self, asked: float, now_s: float) -> bool:
+        """Whether it jumped since."""
+        count, seconds = asked - self.asked, now_s - self.at_s
+        if seconds <= 0.0:
+            return False
+        self.asked, self.at_s = asked, now_s
+        jumped = self.watch.take(count, seconds, now_s)
+        if jumped:
+            self.jumped_s, self.jump_rps = now_s, surely_rps(count, seconds)
+        return jumped
+
+
 @dataclass(slots=True, eq=False)
 class ServiceLane:
     """A service with its traffic, what waits at its router, and what was asked of it so far."""
@@ -263,6 +287,7 @@ class ServiceLane:
     asked: float = 0.0
     completed: float = 0.0
     dropped: float = 0.0
+    edge: Edge = field(default_factory=Edge)
 
     @property
     def id(self) -> ServiceId:

@@ -22,21 +22,23 @@ class DemandOrigin(StrEnum):
 DEMAND_BIN_S = 10.0
 """How long a rate must last to count as demand: shorter bursts are what queues are for."""
 DEMAND_JUMP_SIGMAS = 3.0
-"""Half as long is enough for what is left of a rate without so many standard deviations of a Poisson count: a jump is
-seen at the next look, and chance alone is none.
+"""Half as long is enough for what is left of a rate without so many standard deviations of a Poisson count, and so is
+what was counted last: a jump is seen at the next look, and chance alone is none.
 """
+DEMAND_COUNT_S = 1.0
+"""How often gateways count; what was counted in less time is taken for that of so much."""
 
 
 def surely_rps(count: float, seconds: float) -> float:
     """What of a rate chance does not explain, of so many requests in so many seconds."""
-    return max(0.0, count - DEMAND_JUMP_SIGMAS * math.sqrt(count)) / seconds
+    return max(0.0, count - DEMAND_JUMP_SIGMAS * math.sqrt(count)) / max(seconds, DEMAND_COUNT_S)
 
 
 @value
 class Demand:
     """Arrival rate of a service, requests per second. `rate_rps_mean` is that of the last moments; `rate_rps_upper` the
-    highest over `DEMAND_BIN_S` in the whole window, or surely over half of it, so it rises at once and falls only when
-    the window has passed.
+    highest over `DEMAND_BIN_S` in the whole window, or surely over half of it or in what was counted last, so it rises
+    at once and falls only when the window has passed.
     """
 
     service: ServiceId

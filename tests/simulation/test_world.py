@@ -311,6 +311,19 @@ def test_demand_that_leaves_what_stands_is_planned_for_before_the_next_cycle() -
     assert (seen.metric("violation_pct") or 99.0) < 0.5 * (unseen.metric("violation_pct") or 0.0)
 
 
+def test_a_jump_is_planned_for_as_soon_as_gateways_have_counted_it_whole() -> None:
+    course = Open(pattern=Replayed(rates_rps=(*10 * (40.0,), *30 * (900.0,)), bin_s=3.25))
+    rhythm = Rhythm(cycle_s=1000.0, count_s=1.0, report_delay_s=0.5)
+    made = scenario(traffic=(replace(traffic("resnet50-trt", 40.0), load=course),), rhythm=rhythm)
+    seen = checked_run(made, contender("greedy"))
+    changes = [item.at_s for item in seen.deeds if item.kind == "promotion"]
+    # From 32.5 s on; what was counted until then is heard half a second later.
+    assert changes[1] == 35.0
+    assert (seen.metric("cycles") or 99.0) < 6.0, "only what demand calls for"
+    unseen = checked_run(replace(made, rhythm=replace(rhythm, count_s=None)), contender("greedy"))
+    assert unseen.metric("promotions") == 1.0
+
+
 @pytest.mark.parametrize("by_pursuit", [False, True])
 def test_plans_are_judged_as_the_scenario_says(by_pursuit: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     orders: list[CycleOrder] = []

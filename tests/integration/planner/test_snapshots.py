@@ -197,6 +197,28 @@ def test_a_jump_counts_with_the_first_report_of_it(world: World, shift_s: int) -
     assert labels.rate_rps_upper == pytest.approx(500.0 - 3.0 * math.sqrt(2500.0) / 5.0)
 
 
+def test_what_gateways_counted_last_counts_when_it_is_sure(world: World) -> None:
+    """One tells of a jump by the second that shows it, along with what was before; the other by its usual report."""
+    world.build()
+    for rate in (100.0, 20.0):
+        world.offer({"vision/labels": rate}, "edge-1")
+    world.offer({"vision/labels": 50.0}, "edge-2")
+    change = "arrived = 5 * arrived, interval_s = 5, received_at = now() - interval '4 s'"
+    assert len(world.column(f"UPDATE rate_samples SET {change} RETURNING 1")) == 3
+    for rate in (101.0, 400.0):
+        world.offer({"vision/labels": rate}, "edge-1")
+    together = "received_at = (SELECT max(received_at) FROM rate_samples) WHERE arrived = 101"
+    assert len(world.column(f"UPDATE rate_samples SET {together} RETURNING 1")) == 1
+    sure_rps = 450.0 - 3.0 * math.sqrt(400.0 / 1.0 + 50.0 / 5.0)
+    labels = observed(world).demands[0]
+    assert labels.rate_rps_upper == pytest.approx(sure_rps)
+    counted = world.database.read(lambda session: telemetry.counted_last(session, 10.0))
+    assert counted == {"vision/labels": pytest.approx(sure_rps)}
+    # Of a moment nothing is sure.
+    world.rows("UPDATE rate_samples SET interval_s = 0.001, arrived = 30 WHERE arrived = 400 RETURNING 1")
+    assert observed(world).demands[0].rate_rps_upper < 200.0
+
+
 def test_a_bin_lasts_as_long_as_the_slowest_gateway_reports(world: World) -> None:
     world.build()
     world.offer({"vision/labels": 60.0}, "edge-1")

@@ -250,6 +250,32 @@ def test_demand_beyond_what_stands_raises_an_alarm(world: World, start: Start) -
     check_history(world, [1, 2])
 
 
+def test_a_jump_is_planned_for_by_whoever_watches(world: World, start: Start) -> None:
+    world.build()
+    start()
+    wait_until(lambda: generation(world) == 1, "the first plan")
+    world.offer({"vision/labels": 170.0})
+    wait_until(lambda: generation(world) == 2, "the jump moves the target")
+    check_history(world, [1, 2])
+
+
+def test_a_rise_is_looked_at_once(world: World, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.policy = replace(world.policy, device_silent_after_s=3600.0)
+    world.build()
+    worker = start()
+    wait_until(lambda: generation(world) == 1, "the first plan")
+    wait_until(lambda: worker._memory.failures == 0 and worker._memory.sight is not None, "the cycle has ended")
+    leader = worker._leader()
+    assert leader is not None
+    settled(world)
+    looks: list[str] = []
+    monkeypatch.setattr(worker, "_tune", lambda _: looks.append("look"))
+    for rate, seen in ((60.0, 0), (20_000.0, 1), (20_000.0, 1), (40_000.0, 2), (40_000.0, 2)):
+        world.offer({"vision/search": rate})
+        worker._listen(leader)
+        assert len(looks) == seen, rate
+
+
 def test_the_place_loop_plans_again_by_itself(world: World, start: Start) -> None:
     world.build()
     start(place_interval_s=0.3)

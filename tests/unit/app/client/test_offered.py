@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import httpx
 import pytest
 
-from app.client.offered import REPORTS_KEPT_MAX, SAMPLES_MAX, ReportLedger, ReportSender
+from app.client.offered import REPORT_EVERY_S, REPORTS_KEPT_MAX, SAMPLES_MAX, ReportLedger, ReportSender
 from headroom_client import ApiError, Client
 
 SERVICE = "p/a"
@@ -85,6 +86,85 @@ def test_every_service_has_the_time_in_which_it_was_counted(ledger: ReportLedger
     assert (report["gateway"], report["observed_at_s"]) == ("g", 100.0)
     # Nothing is known of a rate in no time.
     assert samples_of(report) == {"p/a": (0, 0, 1.0), "p/b": (7, 3, 2.5)}
+
+
+def seconds(ledger: ReportLedger, from_s: int, *rates: tuple[float, float]) -> int:
+    """Seconds in which so many asked for `p/a` and `p/b`; by when they have passed."""
+    for both in rates:
+        for service, rate in zip(("p/a", "p/b"), both, strict=True):
+            ledger.count(service, rate, 0, 1.0)
+        from_s += 1
+        ledger.end_second(float(from_s), 1000.0 + from_s)
+    return from_s
+
+
+def reported(ledger: ReportLedger, door: Door) -> list[tuple[float, dict[str, tuple[float, float, float]]]]:
+    door.taken.clear()
+    with door.client() as client:
+        ledger.send(client)
+    return [(report["observed_at_s"], samples_of(report)) for report in door.taken.values()]
+
+
+def test_all_is_reported_every_few_seconds_and_a_jump_at_once_apart_from_what_was_before(
+    ledger: ReportLedger, door: Door
+) -> None:
+    calm = (100.0, 10.0)
+    # What nobody knew before is a jump, too, once it has gone on for a second.
+    now_s = seconds(ledger, 0, *[calm] * 11)
+    reported(ledger, door)
+    now_s = seconds(ledger, now_s, *[calm] * 10)
+    assert [(at_s, list(found)) for at_s, found in reported(ledger, door)] == [
+        (1016.0, ["p/a", "p/b"]),
+        (1021.0, ["p/a", "p/b"]),
+    ]
+    # The load jumps halfway through a second: the next is the first whole one.
+    now_s = seconds(ledger, now_s, calm, (250.0, 10.0))
+    assert ledger.waiting == 0
+    now_s = seconds(ledger, now_s, (400.0, 10.0))
+    assert reported(ledger, door) == [(1023.0, {"p/a": (350.0, 0, 2.0)}), (1024.0, {"p/a": (400.0, 0, 1.0)})]
+    # It is known now, and what others counted waits for its turn.
+    now_s = seconds(ledger, now_s, (400.0, 10.0), (400.0, 10.0))
+    assert reported(ledger, door) == [(1026.0, {"p/a": (800.0, 0, 2.0), "p/b": (50.0, 0, 5.0)})]
+
+
+def test_one_busy_second_is_no_jump(ledger: ReportLedger, door: Door) -> None:
+    seconds(ledger, 0, *[(100.0, 10.0)] * 11, (400.0, 10.0), (100.0, 10.0))
+    reported(ledger, door)
+    seconds(ledger, 13, (100.0, 10.0), (100.0, 10.0))
+    assert ledger.waiting == 0
+
+
+def test_moments_are_gathered_until_they_are_a_second(ledger: ReportLedger) -> None:
+    """Whoever follows routes counts again when they change."""
+    seconds(ledger, 0, *[(10.0, 0.0)] * 11)
+    before = ledger.waiting
+    for moment in range(9):
+        ledger.count("p/a", 1, 0, 0.1)
+        ledger.end_second(11.1 + moment / 10, 1011.1 + moment / 10)
+    assert ledger.waiting == before
+
+
+def test_a_jump_is_of_the_same_boot_when_clocks_disagree_a_little(ledger: ReportLedger, door: Door) -> None:
+    seconds(ledger, 0, *[(100.0, 0.0)] * 11)
+    for second in (12, 13):
+        ledger.count("p/a", 400, 0, 1.0)
+        # By the clock on the wall less time has passed, so what was before seems to end before the last report.
+        ledger.end_second(float(second), 1000.0 + second - 0.5)
+    assert {boot for boot, _ in (reported(ledger, door), door.taken)[1]} == {"boot"}
+
+
+def test_whoever_sends_is_told_of_news(ledger: ReportLedger, door: Door) -> None:
+    sender = ReportSender(ledger, door.client())
+    arrived = threading.Event()
+    door.during = arrived.set
+    sender.start()
+    try:
+        count_for(ledger, 1)
+        # Sooner than its next look.
+        assert arrived.wait(REPORT_EVERY_S / 2)
+    finally:
+        sender.close()
+    assert sequences(door) == [1]
 
 
 @pytest.mark.parametrize("status", [0, 500, 503, 429, 401, 403, 404, 408])

@@ -7,6 +7,7 @@ from collections import Counter
 
 import httpx
 
+from app.client.offered import REPORT_EVERY_S
 from app.demo.traffic import NodeEndpoints, RateShape, ReadyRoutes, TrafficLoop, TrafficOrder, TrafficPlan
 from headroom_client import Client
 
@@ -68,6 +69,12 @@ def traffic_of(world: World, rate_rps: float = 1000.0) -> TrafficLoop:
     return made
 
 
+def due(traffic: TrafficLoop, wall_s: float) -> None:
+    """What was counted becomes due."""
+    traffic.report(0.0, wall_s - REPORT_EVERY_S)
+    traffic.report(REPORT_EVERY_S, wall_s)
+
+
 def test_arrivals_reach_ready_replicas_by_weight_and_are_reported() -> None:
     world = World(("p/a#0", NODE, 3.0), ("p/a#1", NODE, 1.0), ("p/a#2", None, 9.0))
     traffic = traffic_of(world)
@@ -78,7 +85,7 @@ def test_arrivals_reach_ready_replicas_by_weight_and_are_reported() -> None:
     assert isinstance(sent, dict)
     assert set(sent) == {"p/a#0", "p/a#1"}
     assert 2.4 < sent["p/a#0"] / sent["p/a#1"] < 3.7
-    traffic.report(100.0)
+    due(traffic, 100.0)
     (report,) = world.reports
     assert (report["gateway"], report["sequence"], report["observed_at_s"]) == ("g", 1, 100.0)
     arrived = sum(sent.values())
@@ -90,7 +97,7 @@ def test_without_replicas_everything_is_unrouted_but_still_offered() -> None:
     world = World()
     traffic = traffic_of(world)
     traffic.tick(0.0, 1.0)
-    traffic.report(1.0)
+    due(traffic, 1.0)
     ((sample,),) = [report["samples"] for report in world.reports]
     assert sample["arrived"] == sample["unrouted"] > 0
     assert world.loads == []
@@ -101,7 +108,7 @@ def test_what_a_node_does_not_take_is_unrouted() -> None:
     world.node_answer = {"unknown": ["p/a#0"], "not_ready": []}
     traffic = traffic_of(world)
     traffic.tick(0.0, 1.0)
-    traffic.report(1.0)
+    due(traffic, 1.0)
     sent = world.loads[0]["replicas"]
     assert isinstance(sent, dict)
     ((sample,),) = [report["samples"] for report in world.reports]
@@ -116,7 +123,7 @@ def test_a_silent_node_is_left_alone_for_a_while() -> None:
     world.node_error = False
     traffic.tick(1.0, 1.0)
     assert world.loads == []
-    traffic.report(2.0)
+    due(traffic, 2.0)
     ((sample,),) = [report["samples"] for report in world.reports]
     assert sample["unrouted"] == sample["arrived"] > 0
 
