@@ -248,7 +248,7 @@ class WorldDevice:
 
 
 @dataclass(slots=True)
-class Edge:
+class GatewayCount:
     """What a gateway counted of a service: the sum until it counted last, and the last jump."""
 
     at_s: float = 0.0
@@ -287,7 +287,7 @@ class ServiceLane:
     asked: float = 0.0
     completed: float = 0.0
     dropped: float = 0.0
-    edge: Edge = field(default_factory=Edge)
+    edge: GatewayCount = field(default_factory=GatewayCount)
 
     @property
     def id(self) -> ServiceId:
