@@ -8,7 +8,7 @@ Ages are the database's, so that one clock judges all. Rows come out as they wer
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -83,20 +83,20 @@ class ProgressRow:
     evictions: int
 
 
-_SURE = {"jump_sigmas": DEMAND_JUMP_SIGMAS, "count_s": DEMAND_COUNT_S}
-
-
 def demand(session: Session, *, window_s: float, lookback_s: float, bin_s: float) -> tuple[DemandRow, ...]:
     """Offered load of every service seen at any edge in the last `window_s` seconds: its mean over them, and its
     busiest bin over the last `lookback_s`, or what is sure of half of one or of what was counted last.
     """
     spans = {"window_s": window_s, "lookback_s": lookback_s, "bin_s": bin_s}
-    return records(session, DemandRow, named("offered_load"), **spans, **_SURE)
+    rows = records(session, DemandRow, named("offered_load"), **spans, jump_sigmas=DEMAND_JUMP_SIGMAS)
+    last_rps = counted_last(session, bin_s)
+    return tuple(replace(row, rate_rps_upper=max(row.rate_rps_upper, last_rps.get(row.service, 0.0))) for row in rows)
 
 
 def counted_last(session: Session, since_s: float) -> dict[str, float]:
     """What is sure of every service's rate by what each edge counted last, if it did in the last `since_s` seconds."""
-    rows = session.execute(named("counted_last"), {"since_s": since_s, **_SURE})
+    spans = {"since_s": since_s, "jump_sigmas": DEMAND_JUMP_SIGMAS, "count_s": DEMAND_COUNT_S}
+    rows = session.execute(named("counted_last"), spans)
     return {row.service: row.rate_rps for row in rows}
 
 

@@ -3,8 +3,8 @@
 -- inside a bin is what it counted over the time it counted, so that bins need not match its intervals; only they may
 -- not be shorter, or a bin would miss the gateways that report less often than it lasts. A sample with a bad interval
 -- would divide by zero; the edge refuses those, the filter keeps us safe. Whole bins count: the newest, and those that
--- begin every half bin by the clock, each of two halves; and half bins, less what chance may add, and so what each
--- gateway counted last, since one that sees a jump tells of it apart. Bins counted back from now alone cut a burst elsewhere at every look, and its rate would fall and rise again while it is remembered.
+-- begin every half bin by the clock, each of two halves; and half bins, less what chance may add. Bins counted back
+-- from now alone cut a burst elsewhere at every look, and its rate would fall and rise again while it is remembered.
 WITH counted AS (
     SELECT service, gateway, arrived, interval_s, received_at, sequence,
            extract(epoch FROM now() - received_at)::float8 AS age_s,
@@ -21,13 +21,6 @@ WITH counted AS (
                sum(arrived) FILTER (WHERE age_s < bin_s / 2) AS half,
                sum(interval_s) FILTER (WHERE age_s < bin_s / 2) AS half_s
         FROM counted WHERE age_s < greatest(:window_s, bin_s) GROUP BY service, gateway
-    ) AS per_gateway GROUP BY service
-), counted_last AS (
-    SELECT service, sum(arrived / lasted_s) - :jump_sigmas * sqrt(sum(arrived / lasted_s ^ 2)) AS last_rps
-    FROM (
-        SELECT DISTINCT ON (service, gateway) service, arrived, greatest(interval_s, :count_s) AS lasted_s
-        FROM counted WHERE age_s < bin_s
-        ORDER BY service, gateway, received_at DESC, sequence DESC
     ) AS per_gateway GROUP BY service
 ), halves AS (
     SELECT service, gateway, half, first, last, sum(arrived) AS arrived, sum(interval_s) AS lasted_s
@@ -56,11 +49,10 @@ WITH counted AS (
 ), busiest AS (
     SELECT service, greatest(max(bin_rps), max(half_rps)) AS rate_rps FROM bins GROUP BY service
 )
-SELECT service, mean_rps AS rate_rps_mean, greatest(mean_rps, bin_rps, half_rps, last_rps, busiest.rate_rps) AS rate_rps_upper,
+SELECT service, mean_rps AS rate_rps_mean, greatest(mean_rps, bin_rps, half_rps, busiest.rate_rps) AS rate_rps_upper,
        least(:lookback_s, seen.window_s)::float8 AS window_s, seen.age_s
 FROM newest
 LEFT JOIN busiest USING (service)
-LEFT JOIN counted_last USING (service)
 JOIN (
     SELECT service, max(age_s) AS window_s, min(age_s) AS age_s FROM counted GROUP BY service
 ) AS seen USING (service)
