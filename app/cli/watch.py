@@ -303,6 +303,8 @@ report = typer.Typer(help="Reports from the ledger.", no_args_is_help=True)
 
 
 _GROUPS = ("service", "project", "device", "node", "gpu_type", "model", "hour", "day", "month")
+_OF_ALL = ("start", "end", "accounting", "accounted_until")
+"""What a cost report says of all its lines: in CSV, which has no other place for it, each of them does."""
 _MONTHS = re.compile(r"(\d+)(months?|y|years?)")
 From = Annotated[
     str | None,
@@ -366,7 +368,9 @@ def cost(
     server: Server = None,
     token: Token = None,
 ) -> None:
-    """What was spent, and on whom; idle time is a line of its own. As CSV, every number that there is."""
+    """What was spent, and on whom; idle time is a line of its own. As CSV, every number that there is, and in each line
+    of what span it is and up to when that is accounted.
+    """
     group, _, label = by.partition(":")
     if (group == "label") != bool(label) or group not in (*_GROUPS, "label"):
         raise InputError(f"{by!r} is no grouping{did_you_mean(by, (*_GROUPS, 'label:KEY'), all_known=True)}")
@@ -376,10 +380,11 @@ def cost(
         answer = client.costs(**query, **{"from": since.isoformat(), "to": until.isoformat()})
     accounted = answer.get("accounted_until")
     whole = accounted is not None and datetime.fromisoformat(accounted) >= datetime.fromisoformat(answer["end"])
-    if not answer["items"] and output.is_for_people:
+    if not answer["items"] and (output.is_for_people or output is Format.CSV):
         typer.echo(f"headroom: {_NOTHING if whole else _NOTHING_YET}", err=True)
     if output is Format.CSV:
-        show(answer, output, _numbers(answer["items"], ("key", "usd")))
+        of_all = {name: answer.get(name) for name in _OF_ALL}
+        show(answer, output, _numbers([{**item, **of_all} for item in answer["items"]], ("key", "usd", *_OF_ALL)))
         return
     lines = [
         (item["key"], usd(item["usd"]), usd(item["usd_energy"]), item["share_gpu_h"], item["energy_kwh"])

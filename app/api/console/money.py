@@ -62,6 +62,8 @@ _TIMES = (CostBy.HOUR, CostBy.DAY, CostBy.MONTH)
 COLUMNS = (
     "key", "usd", "usd_idle", "usd_unobserved", "usd_energy", "held_h", "share_gpu_h", "memory_gib_h", "energy_kwh",
 )  # fmt: skip
+OF_ALL = ("start", "end", "accounting", "accounted_until")
+"""What is said of all lines: a file has no other place for it than each of them."""
 
 
 OneOrNone = Annotated[str, Query(pattern=f"{NAME_PATTERN}|^$", max_length=63)]
@@ -151,9 +153,10 @@ def costs_as_csv(visit: Paying, query: Spent) -> Response:
     """The same as a file."""
     text = io.StringIO()
     writer = csv.writer(text)
-    writer.writerow((query.by.value, *COLUMNS[1:]))
-    for item in plain(visit.services.costs.report(query))["items"]:
-        writer.writerow([_cell(item[name]) for name in COLUMNS])
+    writer.writerow((query.by.value, *COLUMNS[1:], *OF_ALL))
+    found = plain(visit.services.costs.report(query))
+    for item in found["items"]:
+        writer.writerow([*(_cell(item[name]) for name in COLUMNS), *(found[name] for name in OF_ALL)])
     name = f"headroom-costs-by-{query.by.value}-{query.end:%Y-%m-%d}.csv"
     headers = {**HEADERS, "content-disposition": f'attachment; filename="{name}"'}
     return Response(text.getvalue(), media_type=CSV, headers=headers)

@@ -564,11 +564,14 @@ def test_the_bill_is_the_same_as_a_page_a_file_and_sql(
     assert f" UTC, accounted until {hour:%Y-%m-%d %H:%M}</small>" in page
     # What is declared leads to its page, what is gone nowhere.
     assert re.findall(r'<tr><td><a href="([^"]+)"', page) == ["/work/demo/train"]
-    sums = {item["key"]: item["usd"] for item in full.call("GET", "/v1/costs").json()["items"]}
+    spent_in = full.call("GET", "/v1/costs").json()
+    sums = {item["key"]: item["usd"] for item in spent_in["items"]}
     rows = list(csv.DictReader(io.StringIO(_text(full, "viewer", "/costs.csv?by=service&days=1"))))
     # A spreadsheet takes what begins so for a formula.
     assert {row["service"].removeprefix("'"): float(row["usd"]) for row in rows} == sums
     assert any(row["service"].startswith("'=") for row in rows)
+    assert {(row["accounting"], row["accounted_until"]) for row in rows} == {("share", spent_in["accounted_until"])}
+    assert all(row["start"] < row["accounted_until"] <= row["end"] for row in rows)
     full.put(kinds.PROJECT, Project(name=ProjectName(OWN), labels=(Label(key="team", value="red"),)))
     for by in (each for each in CostBy if each is not CostBy.LABEL):
         for query in (f"by={by}", f"by={by}&project={OWN}", f"by={by}&accounting=memory", "label=team"):

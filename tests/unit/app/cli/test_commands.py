@@ -503,6 +503,19 @@ def test_cost_says_up_to_when_it_is_accounted(
     assert shown.out.splitlines()[0] == f"{start} to {end}, accounting: share{told}"
     asked = headroom("report", "cost", "-o", "json")
     assert (asked.json["items"], asked.err) == ([], "")
+    empty = headroom("report", "cost", "-o", "csv")
+    assert (empty.out.splitlines(), empty.err) == (["key,usd,start,end,accounting,accounted_until"], shown.err)
+
+
+def test_cost_as_csv_says_of_each_line_what_the_other_formats_say_above_all(api: Api, headroom: Headroom) -> None:
+    of = {"start": "2026-11-28T22:00:00Z", "end": "2026-11-29T22:00:00Z", "accounting": "share"}
+    of |= {"accounted_until": "2026-11-29T21:57:00Z"}
+    items = [{"key": "vision/a", "usd": 1.5}, {"key": "=b", "usd": 0.5}]
+    api.answers["GET /v1/costs"] = {**of, "by": "service", "usd": 2.0, "items": items}
+    told = headroom("report", "cost", "-o", "csv")
+    first, second = csv.DictReader(io.StringIO(told.out))
+    assert (first, second) == ({"key": "vision/a", "usd": "1.5", **of}, {"key": "'=b", "usd": "0.5", **of})
+    assert told.err == ""
 
 
 # -- access -----------------------------------------------------------------------------------------------------------
