@@ -7,17 +7,20 @@ Ages are the database's, so that one clock judges all. Rows come out as they wer
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
+import numpy as np
 from sqlalchemy import ColumnElement, Table, func, select, union_all
 from sqlalchemy.orm import Session
 
 from app.records import record
 from app.store.sql import named, records
 from app.store.tables import TABLES, profile_points
+from solvers.cycle.offered import OfferedLoads
 from solvers.domain.telemetry import DEMAND_COUNT_S, DEMAND_JUMP_SIGMAS
 from solvers.errors import FieldError
 
@@ -87,10 +90,29 @@ def demand(session: Session, *, window_s: float, lookback_s: float, bin_s: float
     """Offered load of every service seen at any edge in the last `window_s` seconds: its mean over them, and its
     busiest bin over the last `lookback_s`, or what is sure of half of one or of what was counted last.
     """
-    spans = {"window_s": window_s, "lookback_s": lookback_s, "bin_s": bin_s}
-    rows = records(session, DemandRow, named("offered_load"), **spans, jump_sigmas=DEMAND_JUMP_SIGMAS)
+    rows = session.execute(named("counted_loads"), {"lookback_s": lookback_s}).all()
+    if not rows:
+        return ()
+    services, of_edge = np.unique([row.service for row in rows], return_inverse=True)
+    reports = np.frombuffer(b"".join(row.counted for row in rows), ">f8").reshape(-1, 3).astype(float)
+    edge = np.repeat(np.arange(len(rows)), [len(row.counted) // 24 for row in rows])
+    loads = OfferedLoads(of_edge, edge, reports, now_s=rows[0].now_s, bin_s=bin_s)
+    mean_rps, newest_rps = loads.newest(window_s)
+    upper_rps = np.maximum(newest_rps, loads.busiest(lookback_s))
     last_rps = counted_last(session, bin_s)
-    return tuple(replace(row, rate_rps_upper=max(row.rate_rps_upper, last_rps.get(row.service, 0.0))) for row in rows)
+    return tuple(
+        DemandRow(
+            service=service,
+            rate_rps_mean=mean,
+            rate_rps_upper=max(upper, last_rps.get(service, 0.0)),
+            window_s=min(lookback_s, oldest),
+            age_s=newest,
+        )
+        for service, mean, upper, oldest, newest in zip(
+            services.tolist(), mean_rps.tolist(), upper_rps.tolist(), *loads.ages_s(), strict=True
+        )
+        if not math.isnan(mean)
+    )
 
 
 def counted_last(session: Session, since_s: float) -> dict[str, float]:
