@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
+import json
 import os
 import resource
 import signal
 import subprocess
+import sys
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +29,8 @@ NOFILE_MAX = 65536
 MARK = "HEADROOM_WORKER"
 """Tells whose process one is, also when an agent died between starting it and writing that down."""
 PROC = Path("/proc")
+STATUS = b"%-11d\n"
+"""How a keeper writes down how its process ended. The room is taken before, since a disk may be full by then."""
 _PR_SET_NO_NEW_PRIVS = 38
 
 
@@ -89,11 +94,14 @@ def _begun(invocation: Invocation, log: int) -> _Child:
 class HostProcesses:
     def __init__(self) -> None:
         self._children: dict[ProcessId, _Child] = {}
+        self._keepers: list[_Child] = []
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         self._nofile = (min(NOFILE_MAX, hard), hard)
 
-    def start(self, invocation: Invocation, log: int) -> ProcessId:
-        """Start the leader of a new session. Raises WorkerError."""
+    def start(self, invocation: Invocation, log: int, ending: Path | None = None) -> ProcessId:
+        """Start the leader of a new session; `ending`: the file of its keeper, where it has one. Raises WorkerError."""
+        if ending is not None:
+            return self._start_kept(invocation, log, ending)
         try:
             child = _begun(invocation, log)
         except (OSError, ValueError, RuntimeError) as error:
@@ -108,6 +116,47 @@ class HostProcesses:
         self._limit(child.pid)
         return process
 
+    def _start_kept(self, invocation: Invocation, log: int, ending: Path) -> ProcessId:
+        command = (sys.executable, "-P", "-m", "agents.keeper")
+        environment = {name: text for name, text in os.environ.items() if not name.startswith("HEADROOM_")}
+        try:
+            with ending.open("wb", buffering=0) as file:
+                file.write(b" " * len(STATUS % 0))
+                fcntl.flock(file, fcntl.LOCK_EX)
+                keeper = _Child(
+                    (*command, str(file.fileno()), str(os.getpid())),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    env=environment,
+                    cwd="/",
+                    start_new_session=True,
+                    pass_fds=(file.fileno(),),
+                )
+            self._keepers = [each for each in self._keepers if each.poll() is None] + [keeper]
+            assert keeper.stdin is not None
+            assert keeper.stdout is not None
+            with keeper.stdin as asked, keeper.stdout as told:
+                asked.write(json.dumps(asdict(invocation)).encode())
+                asked.close()
+                answer = json.loads(told.read() or "null")
+        except (OSError, ValueError, RuntimeError) as error:
+            raise WorkerError(f"{invocation.arguments[0]}: nobody could be started to wait for it: {error}") from error
+        if not isinstance(answer, list):
+            raise WorkerError(answer or f"{invocation.arguments[0]}: who was to wait for it did not come up")
+        return ProcessId(*answer)
+
+    def keeper_waits(self, ending: Path) -> bool:
+        """Whether a keeper is there that has not written down yet how its process ended."""
+        try:
+            with ending.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            pass
+        return False
+
     def _limit(self, pid: int) -> None:
         """Set from here, right after the start: code between fork and exec is not safe in a process with threads."""
         with contextlib.suppress(OSError, ValueError):
@@ -118,10 +167,14 @@ class HostProcesses:
         """Whether this very process runs; a zombie does not."""
         return process.lives
 
-    def exit_status(self, process: ProcessId) -> int | None:
-        """How a child of ours ended, as `subprocess` counts (below 0: by a signal), told once; None: not known. Reaps
-        it.
+    def exit_status(self, process: ProcessId, ending: Path | None = None) -> int | None:
+        """How it ended, as `subprocess` counts (below 0: by a signal); None: not known. Where no keeper had to write it
+        down it is told once, of a child of ours, and reaps it.
         """
+        if ending is not None:
+            with contextlib.suppress(OSError, ValueError):
+                return int(ending.read_bytes())
+            return None
         child = self._children.get(process)
         status = None if child is None else child.poll()
         if status is not None:

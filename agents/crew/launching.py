@@ -169,7 +169,7 @@ class Launcher:
             if user is not None:
                 # Programs open it again by the names of their output. Its owner could lock it against this agent.
                 os.fchmod(log, 0o666)
-            member.process = bench.host.processes.start(ready, log)
+            member.process = bench.host.processes.start(ready, log, bench.ending(member))
         finally:
             os.close(log)
         if self._grouped(member):
@@ -204,6 +204,7 @@ class Launcher:
                 self._take_in(member)
         # An agent may have died between making a group and starting its worker.
         self._bench.host.limits.sweep(frozenset(map(safe_name, self._bench.members)))
+        self._bench.sweep_endings()
 
     def _unwritten(self, member: CrewMember) -> ProcessId | None:
         """The process of a start that its agent did not live to write down: the first with its mark."""

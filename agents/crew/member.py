@@ -164,6 +164,11 @@ class CrewMember(KeptMember):
         if self.state is not before:
             self.since_s = now_s
 
+    def finish(self) -> None:
+        """It has done all it was started for."""
+        if self.spec.iterations_total is not None:
+            self.tally.finish(self.spec.iterations_total)
+
     def reading(self, host: str, now_s: float) -> WorkerReading:
         """Read-back. Waiting for one's turn is no time spent starting."""
         told = [text for text in (self.problem, self.note) if text]
@@ -202,16 +207,21 @@ def member_from_plain(plain: Mapping[str, Any], now_s: float) -> CrewMember:
     process, phase = plain["process"], Phase(plain["phase"])
     tally = Tally(told_s=now_s)
     tally.begin()
-    return CrewMember(
+    member = CrewMember(
         spec=decode(WorkerSpec, plain["spec"]),
         tally=tally,
         phase=_RESUMED.get(phase, phase),
         process=None if process is None else ProcessId(int(process[0]), int(process[1])),
         **asdict(decode(KeptMember, {name: plain[name] for name in _KEPT})),
     )
+    if phase is Phase.DONE:
+        # Its agent may have died before it told that.
+        member.finish()
+    return member
 
 
 FOLDER, LOG_FOLDER = "workers", "logs"
+_ENDING = ".ended"
 _UNSAFE = re.compile(r"[^A-Za-z0-9@_-]")
 _NAME_MAX = 200
 
@@ -271,6 +281,17 @@ class CrewBench:
         except StateFileError as error:
             member.note = str(error)
 
+    def ending(self, member: CrewMember) -> Path | None:
+        """Where the keeper of a job or task writes how it ended. However a service ends, it has failed."""
+        return None if member.serves else self.state.path / f"{safe_name(member.name)}{_ENDING}"
+
+    def sweep_endings(self) -> None:
+        """Nobody's, as after a reboot."""
+        kept = set(map(self.ending, self.members.values()))
+        for path in set(self.state.path.glob(f"*{_ENDING}")) - kept:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
     def forget(self, member: CrewMember) -> None:
         now_s = self.now_s()
         if member.process is not None:
@@ -281,6 +302,7 @@ class CrewBench:
         # The next agent finds that its process is no more, where that cannot be written now.
         with contextlib.suppress(StateFileError):
             self.state.remove(file_name(member.name))
+            self.state.remove(f"{safe_name(member.name)}{_ENDING}")
         self.ports.free(member.name)
         self.host.limits.remove(safe_name(member.name))
         self.logs.prune(frozenset(safe_name(name) for name in self.members))

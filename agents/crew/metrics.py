@@ -224,6 +224,8 @@ class Tally:
     from_now: bool = False
     """The next reading is where counting begins: what is before it is somebody else's to tell (an earlier agent), or
     nobody's (warm-up)."""
+    whole: bool = True
+    """All that it did is counted here."""
 
     def read(self, totals: Totals, now_s: float) -> None:
         if self.from_now:
@@ -233,13 +235,17 @@ class Tally:
 
     def begin(self) -> None:
         self.told = self.newest = None
-        self.from_now = True
+        self.from_now, self.whole = True, False
 
     def finish(self, iterations: float) -> None:
-        """All it was to do is done, whatever was read last."""
-        if not self.from_now:
-            last = self.newest or self.told or Totals()
-            self.newest = replace(last, iterations=max(iterations, last.iterations or 0.0))
+        """All it was to do is done, whatever was read last. Where some of it is in nobody's numbers all is told once
+        more: who adds up takes no more than there was to do.
+        """
+        last = self.newest or self.told or Totals()
+        if not self.whole:
+            self.told = replace(self.told or Totals(), iterations=None)
+            self.from_now, self.whole = False, True
+        self.newest = replace(last, iterations=max(iterations, last.iterations or 0.0))
 
     def cut(self, reading: WorkerReading, now_s: float, *, gone: bool) -> WorkerSample:
         """What happened since the last cut. What arrived follows from what left and what waits, so that no request is

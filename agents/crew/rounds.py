@@ -241,19 +241,21 @@ class Rounds:
         """Whether its process has ended without being asked; then it has failed, or done all it was started for."""
         if member.process is None or member.phase in (Phase.FAILED, Phase.DONE, Phase.ENDING):
             return False
-        if self._bench.host.processes.alive(member.process):
+        processes, ending = self._bench.host.processes, self._bench.ending(member)
+        if processes.alive(member.process) or (ending is not None and processes.keeper_waits(ending)):
             return False
         member.scrape_wanted = False
-        status = self._bench.host.processes.exit_status(member.process)
-        if status == 0 and not member.serves:
-            member.enter(Phase.DONE, self._bench.now_s())
-            member.pids = ()
-            if member.spec.iterations_total is not None:
-                member.tally.finish(member.spec.iterations_total)
-            self._bench.save(member)
-        elif member.drained:
+        status = processes.exit_status(member.process, ending)
+        done = status == 0 and not member.serves
+        if done:
+            member.finish()
+        if member.drained:
             # Nothing is expected of it any more; a job that was done when its drain began has ended long ago.
             return False
+        if done:
+            member.enter(Phase.DONE, self._bench.now_s())
+            member.pids = ()
+            self._bench.save(member)
         else:
             self.fail(member, _ended(status))
         return True

@@ -415,6 +415,67 @@ def test_a_job_that_has_done_all_idles(place: Place) -> None:
     ended(crew)
 
 
+def job(name: str, *command: str, total: int | None = None) -> CrewOrder:
+    given = order(name, name)
+    worker = WorkerTarget(command=command, stop_s=0.2)
+    return replace(given, spec=replace(given.spec, kind="job", iterations_total=total, worker=worker))
+
+
+@pytest.mark.parametrize("while_nobody_looks", [True, False])
+def test_how_a_job_ended_is_known_to_whichever_agent_lives_then(
+    place: Place, tmp_path: Path, while_nobody_looks: bool
+) -> None:
+    options = CrewOptions(state_dir=place.folder, ports=place.ports, workers_as_agent=True)
+    end, script = tmp_path / "end", 'until [ -e "$0" ]; do sleep 0.05; done; '
+    ways = {"well": "exit 0", "badly": "exit 7", "killed": "kill -KILL $$"}
+    orders = [job(name, "/bin/sh", "-c", script + way, str(end), total=500) for name, way in ways.items()]
+    agent = subprocess.run(
+        [sys.executable, "-c", AGENT],
+        input=pickle.dumps((orders, options)).hex(),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert agent.returncode == -signal.SIGKILL, agent.stderr
+    pids = tuple(map(int, agent.stdout.split()))
+    if while_nobody_looks:
+        end.touch()
+        wait_until(lambda: not alive(pids), "all have ended")
+    crew = place.open()
+    end.touch()
+    done = dict.fromkeys(ways, 0)
+
+    def all_told() -> bool:
+        for each in crew.samples():
+            done[each.reading.worker] += each.iterations_done or 0
+        failed = {each.reading.worker for each in crew.found() if each.reading.state is WorkerState.FAILED}
+        return done["well"] > 0 and failed == {"badly", "killed"}
+
+    wait_until(all_told, lambda: f"the end of all: {done}, {crew.found()}")
+    assert done == {"well": 500, "badly": 0, "killed": 0}
+    assert found(crew, "well").reading.state is WorkerState.READY
+    assert found(crew, "badly").reading.problem == "ended by itself with status 7"
+    assert found(crew, "killed").reading.problem == "ended by SIGKILL, perhaps out of host memory"
+    for name in ways:
+        ended(crew, name)
+    assert [*(place.folder / "workers").iterdir()] == []
+
+
+def test_a_job_whose_keeper_was_killed_too_is_not_said_to_have_ended_well(place: Place, tmp_path: Path) -> None:
+    crew = place.open()
+    crew.launch(job("a@1", "/bin/sh", "-c", 'until [ -e "$0" ]; do sleep 0.05; done', str(tmp_path / "end")))
+    pid = found(crew, "a@1").pids[0]
+    keeper = int(Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[1])
+    assert keeper != os.getpid()
+    os.kill(keeper, signal.SIGKILL)
+    (tmp_path / "end").touch()
+    wait_until(lambda: found(crew, "a@1").reading.state is WorkerState.FAILED, "its end is noticed")
+    assert found(crew, "a@1").reading.problem == "ended by itself; its status went to nobody who could tell"
+    ended(crew, "a@1")
+
+
 def test_nobody_reaches_a_worker_through_a_port_that_was_its_predecessors(place: Place) -> None:
     crew = place.open()
     seen = []

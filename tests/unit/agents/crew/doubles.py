@@ -107,7 +107,7 @@ class FakeProcesses:
     deaf: bool = False
     refusal: str = ""
 
-    def start(self, invocation: Invocation, log: int) -> ProcessId:
+    def start(self, invocation: Invocation, log: int, ending: Path | None = None) -> ProcessId:
         if self.refusal:
             raise WorkerError(self.refusal)
         self.started.append(invocation)
@@ -130,7 +130,10 @@ class FakeProcesses:
     def alive(self, process: ProcessId) -> bool:
         return process in self.living
 
-    def exit_status(self, process: ProcessId) -> int | None:
+    def keeper_waits(self, ending: Path) -> bool:
+        return False
+
+    def exit_status(self, process: ProcessId, ending: Path | None = None) -> int | None:
         return self.statuses.get(process)
 
     def sessions(self, leaders: Iterable[ProcessId]) -> dict[ProcessId, tuple[ProcessId, ...]]:

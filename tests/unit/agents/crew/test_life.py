@@ -452,7 +452,7 @@ def test_a_start_that_its_agent_did_not_live_to_make_leaves_no_control_group(
     class Killed(BaseException):
         pass
 
-    def die(processes: FakeProcesses, made: object, log: int) -> None:
+    def die(processes: FakeProcesses, made: object, log: int, ending: object) -> None:
         raise Killed
 
     monkeypatch.setattr(FakeProcesses, "start", die)
@@ -594,6 +594,20 @@ def test_jobs_work_without_answering_anybody_and_may_be_done(world: World) -> No
     assert crew.samples()[0].iterations_done == 0
 
 
+def test_a_job_is_told_done_whole_where_its_agent_died_before_it_told_that(world: World) -> None:
+    given = order(kind="job", iterations_total=500, worker=target(ready_path="/ready", metrics_path="/metrics"))
+    world.pages |= {"/ready": OK, "/metrics": page(iterations=3)}
+    first = world.crew()
+    first.launch(given)
+    world.run(first, 1.0)
+    world.processes.die(next(iter(world.processes.living)), 0)
+    world.run(first, 1.0)
+    for crew in (first, world.crew()):
+        # What it did while it came up is in no sample, and what the first agent told may have reached nobody.
+        assert [sample.iterations_done for sample in (*crew.samples(), *crew.samples())] == [500, 0]
+        assert only(crew).reading.state is WorkerState.READY
+
+
 def test_a_job_that_ends_badly_has_failed(world: World) -> None:
     crew = world.crew()
     crew.launch(order(kind="job"))
@@ -610,14 +624,16 @@ def test_jobs_drain_at_once(world: World) -> None:
     assert only(crew).reading.drained
 
 
-def test_a_job_that_was_done_before_it_drains_has_not_failed(world: World) -> None:
+@pytest.mark.parametrize("told_once", [True, False])
+def test_a_job_that_was_done_before_it_drains_has_not_failed(world: World, told_once: bool) -> None:
     crew = world.crew()
     crew.launch(order(kind="job"))
     world.run(crew, 0.5)
     world.processes.die(next(iter(world.processes.living)), 0)
     world.run(crew, 1.0)
-    # Its status was read; nobody can tell it a second time.
-    world.processes.statuses.clear()
+    if told_once:
+        # As of one without a keeper.
+        world.processes.statuses.clear()
     crew.drain(only(crew).reading.worker)
     world.run(crew, 2.0)
     assert (only(crew).reading.state, only(crew).reading.problem) == (WorkerState.DRAINING, "")
