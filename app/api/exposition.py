@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -143,11 +144,15 @@ def _write_whole(page: Exposition, found: Meters) -> None:
     bound, cost = found.counts.plan_bound_usd_per_h, found.counts.plan_cost_usd_per_h
     gap = max(0.0, cost / bound - 1.0) if bound else None
     page.gauge("headroom_plan_gap_ratio", "How much dearer than its bound the plan may be.", [("", gap)])
-    kinds = {kind: sum(row.kind == kind for row in found.unplaced) for kind in ("service", "job", "task")}
+    unplaced = Counter((row.kind, "approval" if row.approval_places else "place") for row in found.unplaced)
     page.gauge(
         "headroom_unplaced_workloads",
         "Workloads for which the current plan found no place, or not enough.",
-        [(labels(kind=kind), count) for kind, count in kinds.items()],
+        [
+            (labels(kind=kind, waits_for=what), unplaced[kind, what])
+            for kind in ("service", "job", "task")
+            for what in ("place", "approval")
+        ],
     )
     page.gauge(
         "headroom_queue_age_seconds",

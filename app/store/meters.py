@@ -39,9 +39,12 @@ class PlannedMeter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnplacedMeter:
+    """`approval_places`: a plan that waits for approval leaves it short no more."""
+
     kind: str
     workload: str
     rate_rps_short: float
+    approval_places: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,18 @@ CROSS JOIN LATERAL jsonb_array_elements(plan.document -> 'assignments') AS item
 WHERE state.cluster = :cluster
 
 -- name: metered_unplaced
--- What the target leaves short of what is still declared, as far as is known now.
-SELECT item ->> 'kind' AS kind, item ->> 'workload' AS workload, sum((item ->> 'rate_rps_short')::float8) AS rate_rps_short
+-- What the target leaves short of what is still declared, as far as is known now, and whether approval is all it lacks.
+WITH waiting AS (
+    SELECT document FROM plans WHERE state = 'awaiting_approval' AND (expires_at IS NULL OR expires_at > now())
+), placed AS (
+    SELECT item ->> 'kind' AS kind, item ->> 'workload' AS workload
+    FROM waiting CROSS JOIN LATERAL jsonb_array_elements(document -> 'assignments') AS item
+    EXCEPT
+    SELECT item ->> 'kind', item ->> 'workload'
+    FROM waiting CROSS JOIN LATERAL jsonb_array_elements(document -> 'unplaced') AS item
+)
+SELECT item ->> 'kind' AS kind, item ->> 'workload' AS workload, sum((item ->> 'rate_rps_short')::float8) AS rate_rps_short,
+       (item ->> 'kind', item ->> 'workload') IN (SELECT kind, workload FROM placed) AS approval_places
 FROM cluster_state AS state JOIN plans AS plan ON plan.id = state.plan_id
 CROSS JOIN LATERAL jsonb_array_elements(coalesce(state.short, plan.document -> 'unplaced')) AS item
 JOIN (

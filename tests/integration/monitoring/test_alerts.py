@@ -38,9 +38,11 @@ WELL: Mapping[str, str] = {
     "headroom_plan_age_seconds": flat(30),
     "headroom_plan_gap_ratio": flat(0.02),
     "headroom_plans_awaiting_approval_seconds": flat(0),
-    'headroom_unplaced_workloads{kind="service"}': flat(0),
+    'headroom_unplaced_workloads{kind="service",waits_for="place"}': flat(0),
+    # It has a place as soon as somebody approves.
+    'headroom_unplaced_workloads{kind="service",waits_for="approval"}': flat(1),
     # Jobs fill what is spare, and wait where nothing is.
-    'headroom_unplaced_workloads{kind="job"}': flat(2),
+    'headroom_unplaced_workloads{kind="job",waits_for="place"}': flat(2),
     "headroom_replicas_ready": flat(20),
     "headroom_replicas_planned": flat(20),
     "headroom_cycles_last_hour": flat(60),
@@ -90,7 +92,7 @@ ILL: Mapping[tuple[str, ...], Mapping[str, str]] = {
     ("HeadroomPlannerStoodIn",): {"headroom_cycles_stood_in_last_hour": flat(30)},
     ("HeadroomNoPlan",): {"headroom_plan_age_seconds": f"0+60x{MINUTES}"},
     ("HeadroomPlanGapLarge",): {"headroom_plan_gap_ratio": flat(0.3)},
-    ("HeadroomUnplaced",): {'headroom_unplaced_workloads{kind="service"}': flat(1)},
+    ("HeadroomUnplaced",): {'headroom_unplaced_workloads{kind="service",waits_for="place"}': flat(1)},
     ("HeadroomReplicasMissing",): {"headroom_replicas_ready": flat(19)},
     ("HeadroomApprovalWaits",): {"headroom_plans_awaiting_approval_seconds": f"0+60x{MINUTES}"},
     ("HeadroomBudgetExceeded",): {f"headroom_service_cost_usd_per_hour{VISION}": flat(3.5)},

@@ -99,6 +99,20 @@ def test_whoever_waits_for_people_and_has_no_place_is_told_short(world: World, p
     assert why["vision/labels"][0].endswith("; it is on approve")
 
 
+def test_who_lacks_nothing_but_approval_is_told_apart(world: World, planning: Planning) -> None:
+    """A plan that waits has an alert of its own."""
+    world.build(service("search", rate_rps=5.0))
+    impossible = replace(service("tags", rate_rps=5.0), gpu_types_allowed=(GpuTypeName("spare"),))
+    world.declare(
+        gpu_type("spare"), *(replace(item, mode=ServiceMode.APPROVE) for item in (service("labels"), impossible))
+    )
+    leader = lead(world)
+    for _ in range(2):
+        planning.run_lanes(leader)
+    metered = MeterReader(world.database, CLUSTER).look().unplaced
+    assert {row.workload: row.approval_places for row in metered} == {"vision/labels": True, "vision/tags": False}
+
+
 def test_who_promises_what_nothing_keeps_is_served_and_told_so(world: World, planning: Planning) -> None:
     hard = replace(service("labels", rate_rps=20.0), slo=Slo(latency_ms=0.5))
     world.build(hard)
