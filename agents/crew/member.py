@@ -172,6 +172,7 @@ class CrewMember(KeptMember):
     def reading(self, host: str, now_s: float) -> WorkerReading:
         """Read-back. Waiting for one's turn is no time spent starting."""
         told = [text for text in (self.problem, self.note) if text]
+        stalled_s = self.tally.stalled_s(now_s) if self.phase is Phase.ANSWERING and not self.serves else None
         return WorkerReading(
             worker=self.name,
             uuid=self.uuid,
@@ -182,6 +183,7 @@ class CrewMember(KeptMember):
             drained=self.drained,
             endpoint=f"http://{host}:{self.port}" if self.port else None,
             problem="; ".join(told),
+            stalled=f"no progress for more than {stalled_s / 60:.0f} min, though its process runs" if stalled_s else "",
         )
 
 

@@ -25,6 +25,8 @@ VALUE_MAX = 1e18
 """Counters that cannot be told read as 2**63 minus a little in some exporters."""
 GROWN_MAX = NUMBER_MAX / 16
 """Nothing grows by more between two readings; what is added up of such parts is no more than a report may hold."""
+STALLED_S_MIN, STALLED_FACTOR = 900.0, 3.0
+"""Models compile and are checked between iterations: so long at least, and so many times the longest pause before."""
 _NAME = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]*")
 _LABEL = re.compile(r'\s*([A-Za-z_][A-Za-z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(?:,|(?=\}))')
 _ESCAPE = re.compile(r"\\(.)")
@@ -226,16 +228,28 @@ class Tally:
     nobody's (warm-up)."""
     whole: bool = True
     """All that it did is counted here."""
+    moved_s: float | None = None
+    """When it was first seen to have done as many iterations as by its newest reading."""
+    rest_s: float = 0.0
+    """The longest it took to do some more."""
 
     def read(self, totals: Totals, now_s: float) -> None:
+        if totals.iterations is not None and (self.newest is None or totals.iterations != self.newest.iterations):
+            self.rest_s = max(self.rest_s, 0.0 if self.moved_s is None else now_s - self.moved_s)
+            self.moved_s = now_s
         if self.from_now:
             # What waits already has been told by nobody of this life: it arrives with the next sample.
             self.told, self.from_now = totals, False
         self.newest, self.newest_s = totals, now_s
 
     def begin(self) -> None:
-        self.told = self.newest = None
+        self.told = self.newest = self.moved_s = None
         self.from_now, self.whole = True, False
+
+    def stalled_s(self, now_s: float) -> float | None:
+        """For longer than this no iteration was told by one that tells them; None where it does what can be expected."""
+        bound_s = max(STALLED_S_MIN, STALLED_FACTOR * self.rest_s)
+        return bound_s if self.moved_s is not None and now_s - self.moved_s > bound_s else None
 
     def finish(self, iterations: float) -> None:
         """All it was to do is done, whatever was read last. Where some of it is in nobody's numbers all is told once

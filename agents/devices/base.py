@@ -131,6 +131,8 @@ class WorkerReading:
     """Base URL of this very process; None where it has none of its own."""
     problem: str = ""
     """Why it failed, or what keeps it from being ready."""
+    stalled: str = ""
+    """That it runs and does nothing, as far as it tells."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -248,7 +248,8 @@ class Applier:
         missing = (f"{uuid}: not on this host any more" for uuid in self._missing())
         devices = (*missing, *self._devices.problems(), *self.more_problems())
         late = (f"{each.uuid} {each.spec.replica}: not ready: {each.problem}" for each in self._workers if _late(each))
-        found_wrong = (*devices, *failing, *self._restarts.problems(), *late, *self._notes)
+        stalled = (f"{each.uuid} {each.spec.replica}: {each.stalled}" for each in self._workers if each.stalled)
+        found_wrong = (*devices, *failing, *self._restarts.problems(), *late, *stalled, *self._notes)
         more = len(found_wrong) - PROBLEMS_MAX
         if more > 0:
             found_wrong = (*found_wrong[: PROBLEMS_MAX - 1], f"{more + 1} more problems")

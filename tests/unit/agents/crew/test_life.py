@@ -28,7 +28,18 @@ from agents.errors import (
 )
 from agents.state import StateDirectory
 from agents.wire import WarmUpTarget
-from tests.unit.agents.crew.doubles import OK, FakeProcesses, World, control_groups, only, order, page, spec, target
+from tests.unit.agents.crew.doubles import (
+    OK,
+    UNREACHABLE,
+    FakeProcesses,
+    World,
+    control_groups,
+    only,
+    order,
+    page,
+    spec,
+    target,
+)
 
 NO = WebAnswer(status=503)
 
@@ -606,6 +617,46 @@ def test_a_job_is_told_done_whole_where_its_agent_died_before_it_told_that(world
         # What it did while it came up is in no sample, and what the first agent told may have reached nobody.
         assert [sample.iterations_done for sample in (*crew.samples(), *crew.samples())] == [500, 0]
         assert only(crew).reading.state is WorkerState.READY
+
+
+def test_a_job_that_does_nothing_for_long_is_told(world: World) -> None:
+    def told(crew: HostCrew, seconds: float) -> str:
+        world.now += seconds
+        crew.samples()
+        world.run(crew, 0.5)
+        assert only(crew).reading.state is WorkerState.READY
+        return only(crew).reading.stalled
+
+    world.pages["/metrics"] = page(iterations=120)
+    crew = world.crew()
+    crew.launch(order(kind="job", iterations_total=500, worker=target(metrics_path="/metrics")))
+    world.run(crew, 0.5)
+    assert (told(crew, 5.0), told(crew, 890.0)) == ("", "")
+    line = "no progress for more than 15 min, though its process runs"
+    assert told(crew, 20.0) == line
+    world.pages["/metrics"] = UNREACHABLE
+    assert told(crew, 300.0) == line, "nor does its process tell that it went on"
+    world.pages["/metrics"] = page(iterations=121)
+    assert told(crew, 300.0) == "", "it goes on"
+    # An iteration of such a job may take twenty-five minutes.
+    assert told(crew, 3000.0) == ""
+    assert told(crew, 2000.0) == "no progress for more than 76 min, though its process runs"
+    second = world.crew()
+    assert (told(second, 5.0), told(second, 890.0), told(second, 20.0)) == ("", "", line)
+    world.processes.die(next(iter(world.processes.living)), 0)
+    world.run(second, 1.0)
+    assert only(second).reading.stalled == ""
+
+
+def test_a_job_that_tells_no_iterations_is_not_said_to_do_nothing(world: World) -> None:
+    world.pages["/metrics"] = page(completed=4)
+    crew = world.crew()
+    crew.launch(order(kind="job", worker=target(metrics_path="/metrics")))
+    for _ in range(3):
+        world.run(crew, 0.5)
+        crew.samples()
+        world.now += 3600.0
+    assert only(crew).reading.stalled == ""
 
 
 def test_a_job_that_ends_badly_has_failed(world: World) -> None:

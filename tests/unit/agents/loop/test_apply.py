@@ -508,6 +508,20 @@ def test_who_is_late_or_waits_for_its_turn_is_told_and_who_comes_up_is_not(
     assert told == [(line := (f"{uuid} r1: not ready: answered 503",)), (), line]
 
 
+def test_who_runs_and_does_nothing_is_told_though_the_target_is_held(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uuid = host.uuids[0]
+    host.applier.accept(node_target(1, device_target(uuid, replica_target("r1"))))
+    host.settle()
+    (standing,) = host.fakes.workers()
+    monkeypatch.setattr(host.fakes, "workers", lambda: (replace(standing, stalled="no progress"),))
+    host.applier.run_pass()
+    receipt = host.receipt()
+    assert receipt is not None
+    assert (receipt.outcome, receipt.problems) == ("applied", (f"{uuid} r1: no progress",))
+
+
 @pytest.fixture
 def clock() -> FakeClock:
     return FakeClock()
