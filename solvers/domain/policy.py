@@ -177,6 +177,8 @@ SECONDS_PER_HOUR = 3600
 GRAMS_PER_TONNE = 1e6
 MONEY = within(0, USD_PER_H_MAX)
 SECONDS_MAX = 1e9
+MEMORY_MARGIN_MIB_MAX = 2**20
+"""More than any GPU has; what is larger was meant as bytes."""
 APPROVAL_S_MIN, APPROVAL_S_MAX = 900.0, 30 * 86_400.0
 LOOKBACK_S_MAX = 86_400.0
 """Gateways' reports are kept longer than this, but reading more of them than a day's takes too long."""
@@ -249,7 +251,7 @@ class Policy:
     capacity go and fetching it back costs promises. Shorter saves more where loads fall and stay low."""
     share_step_pct: Annotated[int, within(1, 100)] = 5
     replicas_per_device_max: Annotated[int, within(1, 48)] = 7
-    memory_margin_mib: Annotated[int, NOT_NEGATIVE] = 512
+    memory_margin_mib: Annotated[int, NOT_NEGATIVE, declarable_within(0, MEMORY_MARGIN_MIB_MAX)] = 512
     """Memory kept free on every device."""
     interference_margin: Annotated[float, within(1, 10)] = 1.25
     """Solo latencies are multiplied by this when a replica is to share its device."""

@@ -317,8 +317,8 @@ class Beliefs:
         return 0.0, _miss(need, device_class, judged, fitting, self.policy) if fitting.any() else None
 
     def _fitting(self, judged: JudgedGrid, device_class: DeviceClass, shares: Whole) -> Flags:
-        room_mib = device_class.memory_mib - self.policy.memory_margin_mib
-        fits = judged.grid.measured & (shares <= 100)[:, None] & (judged.limits_mib <= room_mib)[None, :]
+        fits_in = judged.limits_mib <= _room_mib(device_class, self.policy)
+        fits = judged.grid.measured & (shares <= 100)[:, None] & fits_in[None, :]
         return np.asarray(fits)
 
     def option(self, need: Need, options: Options, index: int) -> Option:
@@ -361,6 +361,11 @@ def _dynamic_power_w(grid: Grid, device_class: DeviceClass) -> Floats:
     return np.where(np.isnan(grid.power_w), guess, grid.power_w)
 
 
+def _room_mib(device_class: DeviceClass, policy: Policy) -> int:
+    """What one device has for replicas."""
+    return device_class.memory_mib - policy.memory_margin_mib
+
+
 def _refusal(need: Need, device_class: DeviceClass, judged: JudgedGrid, policy: Policy) -> Reason:
     """The nearest miss: the fastest measured point breaks the promise, or what keeps it does not fit."""
     keeps = judged.grid.measured & judged.outcome.feasible
@@ -369,7 +374,7 @@ def _refusal(need: Need, device_class: DeviceClass, judged: JudgedGrid, policy: 
     needed = int(judged.limits_mib[keeps.any(axis=0)].min())
     facts = (
         Fact(name="memory_mib_needed", value=float(needed)),
-        Fact(name="memory_mib_device", value=float(device_class.memory_mib)),
+        Fact(name="memory_mib_device", value=float(_room_mib(device_class, policy))),
     )
     return Reason(code=ReasonCode.NO_MEMORY_LEFT, subject=device_class.gpu_type, facts=facts)
 

@@ -165,6 +165,8 @@ def _by_numbers(reason: Reason, numbers: Mapping[str, float], pool: str | None) 
         return f"the pool of policy {pool} has no usable device of type {subject}"
     if reason.code is ReasonCode.NO_MEMORY_LEFT and too_large(reason):
         needed, there = numbers["memory_mib_needed"], numbers["memory_mib_device"]
+        if there <= 0:
+            return f"one replica needs {needed:.0f} MiB, and memory_margin_mib leaves nothing of any {subject}"
         return f"one replica needs {needed:.0f} MiB, and no {subject} has more than {there:.0f} MiB to plan with"
     return _rejected(subject, numbers) if reason.code is ReasonCode.REJECTED_ALTERNATIVE else None
 

@@ -15,7 +15,7 @@ from app import kinds
 from app.kinds import Kind
 from solvers.domain.device import USD_PER_H_MAX, Label, Taint
 from solvers.domain.ids import DeviceId, GpuTypeName, ProjectName, ServiceId
-from solvers.domain.policy import SECONDS_MAX, Pool
+from solvers.domain.policy import MEMORY_MARGIN_MIB_MAX, SECONDS_MAX, Pool
 from solvers.domain.value import SHOWN_WORDS, overlong
 from solvers.domain.worker import EnvironmentVariable, WorkerCommand
 from solvers.domain.workload import Affinity, Project
@@ -110,7 +110,12 @@ def test_text_of_any_language_may_be_put() -> None:
 
 @pytest.mark.parametrize(
     ("field", "most"),
-    [("stale_after_s", SECONDS_MAX), ("cooldown_s", SECONDS_MAX), ("gain_usd_per_h_min", USD_PER_H_MAX)],
+    [
+        ("stale_after_s", SECONDS_MAX),
+        ("cooldown_s", SECONDS_MAX),
+        ("gain_usd_per_h_min", USD_PER_H_MAX),
+        ("memory_margin_mib", MEMORY_MARGIN_MIB_MAX),
+    ],
 )
 def test_larger_numbers_are_read_and_told_where_they_are_put(field: str, most: float) -> None:
     """Beyond 64 bits, what was stored could not be put again, nor anything beside it."""

@@ -44,6 +44,16 @@ def test_who_is_short_although_nothing_bars_it_hears_what_would_help() -> None:
     assert all(word in said for word in ("only part of its rate", "91.7", "would help", "anti_affinity"))
 
 
+@pytest.mark.parametrize(
+    ("room", "words"),
+    [(688.0, "no t4 has more than 688 MiB to plan with"), (-8.0, "memory_margin_mib leaves nothing of any t4")],
+)
+def test_who_fits_on_no_device_hears_what_there_is_to_plan_with(room: float, words: str) -> None:
+    facts = (Fact(name="memory_mib_needed", value=832.0), Fact(name="memory_mib_device", value=room))
+    said = sentence(Reason(code=ReasonCode.NO_MEMORY_LEFT, subject="t4", facts=facts))
+    assert said == f"one replica needs 832 MiB, and {words}."
+
+
 def test_facts_come_with_their_units() -> None:
     facts = (
         Fact(name="usd_per_h", value=0.35),
