@@ -188,6 +188,23 @@ def test_what_is_over_pages_nobody_and_what_just_began_is_waited_for(tmp_path: P
     )
 
 
+def test_replicas_that_come_up_and_die_again_are_missing_and_those_of_change_overs_are_not(tmp_path: Path) -> None:
+    def ready(*minutes: int) -> dict[str, str]:
+        """Again and again."""
+        return {"headroom_replicas_ready": " ".join(str(minutes[each % len(minutes)]) for each in range(MINUTES))}
+
+    missing = "HeadroomReplicasMissing"
+    since = {"headroom_replicas_ready": f"20+0x30 19+0x{MINUTES}"}
+    tried(
+        tmp_path,
+        history("every other minute", ready(19, 20), MINUTES - 1, missing),
+        history("no two of them at once", ready(20, 19, 19), MINUTES - 1, missing),
+        history("a change every five minutes", ready(19, 20, 20, 20, 20), MINUTES - 1),
+        history("for eight minutes", since, 38),
+        history("for twelve minutes", since, 42, missing),
+    )
+
+
 def test_an_alert_says_who_and_what(tmp_path: Path) -> None:
     summary = (
         "vision/resnet50: a month of error budget burns in two days. See headroom explain and the services dashboard."
