@@ -247,7 +247,7 @@ class Tally:
         self.from_now, self.whole = True, False
 
     def stalled_s(self, now_s: float) -> float | None:
-        """For longer than this no iteration was told by one that tells them; None where it does what can be expected."""
+        """For longer than this none was told by one that tells iterations; None where it does what can be expected."""
         bound_s = max(STALLED_S_MIN, STALLED_FACTOR * self.rest_s)
         return bound_s if self.moved_s is not None and now_s - self.moved_s > bound_s else None
 
