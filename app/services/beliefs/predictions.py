@@ -7,8 +7,9 @@ Questions become columns and back; every number is the suite's.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from statistics import NormalDist
 from typing import Annotated, Generic, TypeVar
 
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from app.errors import Fault, FieldsError
 from app.records import record, record_of
 from app.services.beliefs.beliefs import Belief, Beliefs, Progress, known_keys, source_of, unknown_words
-from app.services.profiles.forms import Sheet, SheetError, answers_to, keys_of, read_sheet, written
+from app.services.profiles.forms import Answers, Sheet, SheetError, answers_to, groups_of, keys_of, read_sheet, written
 from solvers.domain.arrays import Floats
 from solvers.domain.profile import BATCH_MAX, CLOCK_MHZ_MAX, CLOCK_MHZ_MIN, SHARE_PCT_MIN
 from solvers.domain.value import TEXT, value, within
@@ -134,7 +135,8 @@ class Predictions:
         if not len(sheet):
             raise FieldsError.of("", "there is no question in it")
         belief = self._beliefs.belief().about(keys_of(sheet))
-        return Told(written(sheet, answers_to(sheet, belief.suite)), belief.progress)
+        answers = answers_to(sheet, belief.suite)
+        return Told(written(sheet, {**answers, **_sources_of(sheet, answers, belief)}), belief.progress)
 
     def next_points(
         self, model: str, gpu_type: str, budget: int, *, own_clock: bool = False
@@ -180,11 +182,10 @@ class _Asked:
 
     belief: Belief
     asked: Sequence[PredictionQuery]
-    _sources: dict[tuple[str, str, Origin, Quantity], str] = field(default_factory=dict)
-    _known: frozenset[str] = field(init=False)
+    _sources: _Sources = field(init=False)
 
     def __post_init__(self) -> None:
-        self._known = known_keys(self.belief)
+        self._sources = _Sources(self.belief)
 
     def answers(self) -> tuple[Prediction, ...]:
         found: list[Prediction | None] = [None] * len(self.asked)
@@ -244,12 +245,11 @@ class _Asked:
                 origin=None,
                 support=False,
                 distance=None,
-                source="nothing of the kind was ever seen" + unknown_words(self._known, (query.model, query.gpu_type)),
+                source=self._sources.nothing(query.model, query.gpu_type),
             )
         own, origin, company = Origin(int(alone.origin[place])), Origin(int(answer.origin[place])), ""
         if query.neighbours and alone is not answer:
-            strangers = unknown_words(self._known, (each.model for each in query.neighbours))
-            company = _of_company(own, origin) + strangers
+            company = self._sources.company(own, origin, (each.model for each in query.neighbours))
         return Prediction(
             quantity=query.quantity,
             mean=float(answer.mean[place]),
@@ -257,21 +257,61 @@ class _Asked:
             origin=origin.name.lower(),
             support=bool(answer.support[place]),
             distance=_finite(answer.distance[place]),
-            source=self._source(query, own) + company,
+            source=self._sources.of(query.model, query.gpu_type, own, query.quantity) + company,
         )
 
-    def _source(self, query: PredictionQuery, origin: Origin) -> str:
-        key = (query.model, query.gpu_type, origin, query.quantity)
-        if key not in self._sources:
-            self._sources[key] = source_of(self.belief, *key)
-        return self._sources[key]
+
+class _Sources:
+    """Where what is believed comes from, in words."""
+
+    def __init__(self, belief: Belief) -> None:
+        self._known = known_keys(belief)
+        self.of = cache(partial(source_of, belief))
+        """By model, GPU type, origin and quantity."""
+
+    def nothing(self, model: str, gpu_type: str) -> str:
+        return "nothing of the kind was ever seen" + unknown_words(self._known, (model, gpu_type))
+
+    def company(self, alone: Origin, beside: Origin, neighbours: Iterable[str]) -> str:
+        """How a source goes on where neighbours count."""
+        words = "; slowed by its neighbours"
+        if beside is Origin.MEASURED:
+            words += " as measured beside them"
+        elif beside > alone:
+            words += " as their pressures say"
+        return words + unknown_words(self._known, neighbours)
 
 
-def _of_company(alone: Origin, beside: Origin) -> str:
-    """How a source goes on where neighbours count."""
-    if beside is Origin.MEASURED:
-        return "; slowed by its neighbours as measured beside them"
-    return "; slowed by its neighbours as their pressures say" if beside > alone else "; slowed by its neighbours"
+def _sources_of(sheet: Sheet, answers: Answers, belief: Belief) -> Answers:
+    """Columns that say of each row's answers where they come from."""
+    sources, gpu_types = _Sources(belief), sheet.names["gpu_type"]
+
+    def told(models: Sequence[str], origins: Iterable[Origin | None]) -> list[str]:
+        return [
+            sources.nothing(model, gpu_type) if origin is None else sources.of(model, gpu_type, origin)
+            for model, gpu_type, origin in zip(models, gpu_types, origins, strict=True)
+        ]
+
+    if not sheet.form.is_pairs:
+        return {"source": told(sheet.names["model"], _origins(answers["origin"]))}
+    alone = belief.suite.predict(groups_of([sheet]).members).origin
+    columns = {}
+    for place, (side, other) in enumerate((("a", "b"), ("b", "a"))):
+        beside = list(_origins(answers[f"origin_{side}"]))
+        own = [
+            None if origin is None else Origin(int(first))
+            for origin, first in zip(beside, alone[place::2], strict=True)
+        ]
+        words = told(sheet.names[f"model_{side}"], own)
+        columns[f"source_{side}"] = [
+            text if first is None or second is None else text + sources.company(first, second, (neighbour,))
+            for text, first, second, neighbour in zip(words, own, beside, sheet.names[f"model_{other}"], strict=True)
+        ]
+    return columns
+
+
+def _origins(words: Iterable[object]) -> Iterator[Origin | None]:
+    return (Origin[str(word).upper()] if word else None for word in words)
 
 
 def _at_percentile(mean: Answer, tail: Answer, percentiles: Floats) -> Answer:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from dataclasses import replace
 from functools import cache
 from typing import cast
@@ -196,6 +198,21 @@ def test_csv_tells_the_throughput_that_was_measured_as_a_single_question_does() 
     found = float(dict(zip(header.split(","), row.split(","), strict=True))["throughput_rps"])
     assert found == pytest.approx(single.mean, rel=1e-5)
     assert found == pytest.approx(1500 * 4 / latency_ms(4, 40), rel=0.05)
+
+
+def test_csv_says_where_answers_come_from_as_questions_one_by_one_do() -> None:
+    predictions = Predictions(cast("Beliefs", Fixed()))
+    names = (RESNET, ModelName("stranger"), BERT)
+    asked = [replace(QUERY, model=name) for name in names]
+    solo = ["model,gpu_type,batch,share_pct_sm", *(f"{name},t4,4,40" for name in names)]
+    told = list(csv.DictReader(io.StringIO(predictions.answer_csv("\n".join(solo).encode()).what)))
+    assert [row["source"] for row in told] == [item.source for item in predictions.answer(asked).what]
+    other = Neighbour(model="stranger", batch=2, share_pct_sm=40.0)
+    both = [replace(QUERY, neighbours=(other,)), replace(QUERY, model=ModelName("stranger"), batch=2)]
+    both[1] = replace(both[1], neighbours=(QUERY.itself(),))
+    pair = b"gpu_type,model_a,batch_a,share_pct_a,model_b,batch_b,share_pct_b\nt4,resnet50,4,40,stranger,2,40\n"
+    (row,) = csv.DictReader(io.StringIO(predictions.answer_csv(pair).what))
+    assert [row["source_a"], row["source_b"]] == [item.source for item in predictions.answer(both).what]
 
 
 def test_proposals_are_about_known_names() -> None:
