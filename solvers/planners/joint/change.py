@@ -220,6 +220,7 @@ def restless_of(reading: Reading) -> frozenset[int]:
     each = [item for stands in reading.standing.values() for item in stands]
     known = problem.variant_workload[[item.variant for item in each if item.variant is not None]]
     lost = {item.assignment.workload for item in each if item.variant is None}
-    broken = (np.bincount(known, minlength=len(works)) != replicas) | [work.id in lost for work in works]
-    plenty = (fewer | smaller) & [work.id not in reading.open_ended for work in works]
+    sets = (lost, reading.open_ended)
+    is_lost, endless = (np.array([work.id in some for work in works], dtype=bool) for some in sets)
+    broken, plenty = (np.bincount(known, minlength=len(works)) != replicas) | is_lost, (fewer | smaller) & ~endless
     return frozenset(np.flatnonzero(broken | needs | plenty).tolist())

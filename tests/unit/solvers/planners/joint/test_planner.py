@@ -360,6 +360,13 @@ def test_what_nothing_can_serve_is_told_by_type() -> None:
     assert {item.code for item in unplaced.reasons} >= {ReasonCode.SLO_UNREACHABLE}
 
 
+def test_a_fleet_without_any_profile_is_planned_without_greed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the largest fleets are, of which no plan is asked for first."""
+    monkeypatch.setattr("solvers.planners.joint.planner.affords_first", lambda _request, _urged: False)
+    plan = plan_of(replace(builders.lab(SERVICES), profiles=()))
+    assert {item.workload for item in plan.unplaced} == {service.id for service in SERVICES}
+
+
 def test_what_only_the_first_answer_cannot_do_is_no_reason() -> None:
     """Greedy reckons with a neighbour on any device; alone on one the promise is kept, and none is left."""
     fast = builders.slo(2.2 * builders.latency_ms("t4", 1, 100))
