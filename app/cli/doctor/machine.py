@@ -103,14 +103,16 @@ def _port(settings: Settings) -> Symptom:
     try:
         check_port(settings.host, settings.port)
     except StateError as error:
-        spoken = [scheme for scheme in ("https", "http") if _is_api(settings, scheme)]
-        if not spoken:
+        # First as it is expected to speak: it notes whatever it does not understand as a fault.
+        schemes = ("https", "http") if settings.tls else ("http", "https")
+        spoken = next((scheme for scheme in schemes if _is_api(settings, scheme)), None)
+        if spoken is None:
             return wrong(error.message, "end what listens there, or choose another port with HEADROOM_PORT")
-        if settings.tls and spoken == ["http"]:
+        if settings.tls and spoken == "http":
             return wrong(
                 f"the API has {place}, without TLS, though HEADROOM_TLS is set here", "set it for the API, too"
             )
-        return well(f"the API has {place}{', over TLS' if 'https' in spoken else ''}")
+        return well(f"the API has {place}{', over TLS' if spoken == 'https' else ''}")
     return well(f"{place} is free")
 
 

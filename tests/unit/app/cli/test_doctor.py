@@ -109,10 +109,16 @@ def test_a_port_that_somebody_else_has(headroom: Headroom, home: Path, monkeypat
 
 
 @contextmanager
-def an_api(tls: bool, folder: Path) -> Iterator[int]:
-    """The port of what answers as an API does, with a certificate that nobody here believes, or without any."""
+def an_api(tls: bool, folder: Path, misheard: list[int] | None = None) -> Iterator[int]:
+    """The port of what answers as an API does, with a certificate that nobody here believes, or without any; `misheard`
+    is told of what it did not understand.
+    """
 
     class Answers(BaseHTTPRequestHandler):
+        def send_error(self, code: int, *_: Any) -> None:
+            if misheard is not None:
+                misheard.append(code)
+
         def do_GET(self) -> None:
             body = b'{"status": "ok"}'
             self.send_response_only(200)
@@ -160,11 +166,14 @@ def an_api(tls: bool, folder: Path) -> Iterator[int]:
 def test_a_port_that_the_api_has_with_and_without_tls(
     headroom: Headroom, home: Path, monkeypatch: pytest.MonkeyPatch, speaks_tls: bool, wants_tls: str, said: str
 ) -> None:
-    with an_api(speaks_tls, home.parent) as port:
+    misheard: list[int] = []
+    with an_api(speaks_tls, home.parent, misheard) as port:
         monkeypatch.setenv("HEADROOM_PORT", str(port))
         monkeypatch.setenv("HEADROOM_TLS", wants_tls)
         line = told(headroom)["port"]
     assert f"{line['state']}: {line['found']}" == said.format(port)
+    # A handshake that it does not expect stands in its log as a fault.
+    assert bool(misheard) == (wants_tls == "1" and not speaks_tls)
 
 
 def test_the_port_of_a_headroom_up_that_was_told_another(
