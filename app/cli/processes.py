@@ -177,6 +177,7 @@ def traffic(
         TrafficLoop(client, TrafficOrder(plan=plan, gateway=gateway, anchor_s=anchor_s)).run()
 
 
+Force = Annotated[bool, typer.Option("--force", help="Also while a planner or an API uses the database.")]
 migrate = typer.Typer(help="Bring the database schema up or down.", no_args_is_help=True)
 
 
@@ -191,11 +192,22 @@ def migrate_up(revision: Annotated[str, typer.Argument(help="Revision to stop at
 
 
 @migrate.command("down")
-def migrate_down(revision: Annotated[str, typer.Argument(help="Revision to go back to; `base` empties.")]) -> None:
+def migrate_down(
+    revision: Annotated[str, typer.Argument(help="Revision to go back to; `base` empties.")], *, force: Force = False
+) -> None:
     """Migrate down. This removes columns and tables with what is in them."""
+    from app.store.engine import Database
     from app.store.migrate import current, downgrade
+    from app.store.targets import require_idle
 
     url = _database_url()
+    # Leases are of 0002.
+    if not force and (current(url) or "") >= "0002":
+        database = Database(url, pool_size=1)
+        try:
+            database.read(require_idle)
+        finally:
+            database.dispose()
     downgrade(url, revision)
     typer.echo(f"schema is at {current(url) or 'base'}")
 
@@ -213,7 +225,7 @@ def restore(
     new_epoch: Annotated[
         bool, typer.Option("--new-epoch", help="Agents follow this database from where it stands.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Also while a planner or an API uses the database.")] = False,
+    force: Force = False,
 ) -> None:
     """Have agents follow a database that was restored from a backup, though they hold newer generations."""
     from app.demo.tokens import ACTOR

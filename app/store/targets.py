@@ -30,7 +30,7 @@ from solvers.domain.change import Target
 from solvers.domain.codec import Plain, from_plain, to_plain
 from solvers.domain.ids import Digest, Generation
 from solvers.domain.plan import Unplaced
-from solvers.errors import LeaseLostError, NotFoundError, SupersededError
+from solvers.errors import LeaseLostError, NotFoundError, StateError, SupersededError
 
 CHANNEL = "headroom_generation"
 PLANNER = "planner"
@@ -346,6 +346,12 @@ def stands_s(session: Session, cluster: str) -> float | None:
 def busy(session: Session) -> tuple[str, ...]:
     """Who plans or serves with this database now, in words."""
     return tuple(session.execute(named("busy_processes"), {"lease": PLANNER}).scalars())
+
+
+def require_idle(session: Session) -> None:
+    """Raise StateError while anybody plans or serves with this database."""
+    if found := busy(session):
+        raise StateError(f"{', '.join(found)}: stop planners and API first, or say --force")
 
 
 def begin_epoch(session: Session, cluster: str) -> Standing:

@@ -42,7 +42,7 @@ from solvers.domain.device import Device, MigSlice, Node, Taint
 from solvers.domain.ids import DeviceId, NodeId, PolicyName, ProjectName
 from solvers.domain.policy import Policy
 from solvers.domain.workload import Project
-from solvers.errors import FieldError, StateError, did_you_mean
+from solvers.errors import FieldError, did_you_mean
 
 REPEAT_S = 60.0
 JOINED_KEPT_MAX = 20_000
@@ -312,9 +312,8 @@ class Fleet:
         """
         with self._database.transaction() as session:
             migrate.require_schema(session)
-            busy = targets.busy(session)
-            if busy and not force:
-                raise StateError(f"{', '.join(busy)}: stop planners and API first, or say --force")
+            if not force:
+                targets.require_idle(session)
             targets.ensure_cluster(session, self._cluster)
             before = targets.standing(session, self._cluster)
             after = targets.begin_epoch(session, self._cluster)

@@ -13,6 +13,7 @@ from alembic.config import CommandLine
 from psycopg.types.json import Jsonb
 from sqlalchemy import inspect
 
+from app.cli.output import Exit
 from app.cli.program import run
 from app.store import ingest, migrate
 from app.store.engine import Database
@@ -90,6 +91,28 @@ def test_going_down_a_step_keeps_what_lies_below(migrated_url: str) -> None:
     with psycopg.connect(migrated_url) as connection:
         assert connection.execute("SELECT name FROM projects").fetchall() == [("vision",)]
         assert connection.execute("SELECT token FROM leases").fetchall() == [(7,)]
+
+
+def test_nobody_goes_down_under_processes_that_need_what_is_above(
+    migrated_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HEADROOM_DATABASE_URL", migrated_url)
+    with psycopg.connect(migrated_url) as connection:
+        connection.execute(
+            "INSERT INTO leases (name, holder, token, expires_at)"
+            " VALUES ('planner', 'me', 7, now() + interval '1 hour')"
+        )
+    assert run(["migrate", "down", "0001"]) == Exit.CONFLICT
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert said.err.startswith("headroom: planner me holds the lease until ")
+    assert said.err.endswith(": stop planners and API first, or say --force\n")
+    assert migrate.current(migrated_url) == migrate.head()
+    assert run(["migrate", "down", "0001", "--force"]) == Exit.OK
+    # So early there is no lease, and then nothing at all.
+    for revision in ("base", "base"):
+        assert run(["migrate", "down", revision]) == Exit.OK
+    assert migrate.current(migrated_url) is None
 
 
 def test_a_cluster_that_stands_gets_an_id_of_its_own_in_its_first_epoch(empty_url: str) -> None:
