@@ -138,7 +138,7 @@ FROM (SELECT *, spec ->> 'rack' AS rack FROM nodes) AS nodes LEFT JOIN node_stat
 ORDER BY id
 
 -- name: metered_whole
--- What waits, for how long, and how far ahead telemetry has partitions; one row. A plan whose time is over waits no more.
+-- What waits, for how long, and how far ahead telemetry has partitions without a gap; one row. A plan whose time is over waits no more.
 WITH waiting AS (
     SELECT created_at FROM plans WHERE state = 'awaiting_approval' AND (expires_at IS NULL OR expires_at > now())
 )
@@ -150,7 +150,8 @@ SELECT now() - make_interval(secs => :settle_s) AS until,
         WHERE state = 'waiting') AS webhooks_age_s,
        (SELECT extract(epoch FROM now() - max(received_at))::float8 FROM report_heads) AS report_age_s,
        (SELECT extract(epoch FROM min(covered) - now())::float8 FROM (
-            SELECT max(end_at) AS covered
-            FROM unnest(ARRAY['sample_shapes', 'node_samples', 'rate_samples', 'report_log']) AS parent,
-                headroom_partitions(parent)
+            SELECT coalesce((SELECT upper(span) FROM unnest(range_agg(tstzrange(start_at, end_at))) AS span
+                             WHERE span @> now()), now()) AS covered
+            FROM unnest(ARRAY['sample_shapes', 'node_samples', 'rate_samples', 'report_log']) AS parent
+                LEFT JOIN LATERAL headroom_partitions(parent) ON true
             GROUP BY parent) AS each) AS partitions_ahead_s

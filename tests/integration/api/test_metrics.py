@@ -190,6 +190,20 @@ def test_who_asks_within_the_interval_shares_one_look(database: Database, monkey
     world.client.close()
 
 
+def test_telemetry_has_partitions_up_to_the_first_that_is_missing(filled: World) -> None:
+    missing = (
+        "SELECT part::text, extract(epoch FROM start_at - now())::float8 FROM headroom_partitions('sample_shapes')"
+        " WHERE end_at > now() ORDER BY start_at OFFSET :after LIMIT 1"
+    )
+    # Of later ones, and of the running one.
+    for after in (3, 1, 0):
+        with filled.database.transaction() as session:
+            part, ahead_s = session.execute(text(missing), {"after": after}).one()
+            session.execute(text(f"DROP TABLE {part}"))
+        told = scraped(filled)["headroom_partitions_ahead_seconds{}"]
+        assert told == pytest.approx(ahead_s if after else 0.0, abs=60.0)
+
+
 def test_a_name_cannot_break_the_page(filled: World) -> None:
     filled.put(kinds.SERVICE, builders.service("quoted", project=OWN))
     renamed = "UPDATE services SET spec = jsonb_set(spec, '{model}', to_jsonb(CAST(:name AS text))), version = 99999"
