@@ -117,7 +117,12 @@ def _nodes(client: Client) -> Symptom:
         if found:
             todo = "see its temperature, host and driver (headroom doctor --node there), or headroom drain its node"
             return odd(f"{told}: {', '.join(found[:NAMED_MAX])}", todo)
-    return well(f"{len(nodes)} report, all at generation {fleet['generation']}")
+    # Those of the version before and after work all the same.
+    version = client.call("GET", "/v1/version").body["version"]
+    versions = [(node["id"], node.get("agent_version") or version) for node in nodes]
+    other = [f"{name} ({its})" for name, its in versions if its != version]
+    differs = f"; {len(other)} with an agent of another version than the API: {', '.join(other[:NAMED_MAX])}" if other else ""
+    return well(f"{len(nodes)} report, all at generation {fleet['generation']}{differs}")
 
 
 def _known_of(fleet: Mapping[str, Any], nodes: Sequence[str]) -> str | None:

@@ -307,6 +307,13 @@ def test_what_the_api_tells_is_judged(headroom: Headroom, answering: Api) -> Non
         "odd",
         "not reported, or called ill, by their nodes: GPU-1 on a, GPU-2 on a",
     )
+    nodes = [node | {"id": name, "agent_version": version} for name, version in (("a", "9"), ("b", "8"), ("c", None))]
+    answering.answers["GET /v1/fleet"] = fleet(nodes=nodes, devices=[])
+    line = told(headroom)["nodes"]
+    assert (line["state"], line["found"]) == (
+        "well",
+        "3 report, all at generation 3; 1 with an agent of another version than the API: b (8)",
+    )
 
 
 @pytest.mark.parametrize(
