@@ -133,7 +133,7 @@ class HostProcesses:
                     start_new_session=True,
                     pass_fds=(file.fileno(),),
                 )
-            self._keepers = [each for each in self._keepers if each.poll() is None] + [keeper]
+            self._keepers.append(keeper)
             assert keeper.stdin is not None
             assert keeper.stdout is not None
             with keeper.stdin as asked, keeper.stdout as told:
@@ -185,6 +185,7 @@ class HostProcesses:
         """All living processes of each session, leaders first. A session's number is not given anew while one of its
         processes lives; where the leader's pid belongs to somebody else, the session is gone.
         """
+        self._keepers = [each for each in self._keepers if each.poll() is None]
         found: dict[ProcessId, tuple[ProcessId, ...]] = {}
         by_session: dict[int, ProcessId] = {}
         for leader in leaders:

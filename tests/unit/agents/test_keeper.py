@@ -24,10 +24,19 @@ def kept(processes: HostProcesses, folder: Path, *command: str) -> tuple[Process
 @pytest.mark.parametrize(("script", "status"), [("exit 0", 0), ("exit 7", 7), ("kill -KILL $$", -signal.SIGKILL)])
 def test_how_a_process_ended_is_written_down_before_it_is_gone(tmp_path: Path, script: str, status: int) -> None:
     processes = HostProcesses()
-    process, ending = kept(processes, tmp_path, "/bin/sh", "-c", script)
+    os.mkfifo(tmp_path / "go")
+    process, ending = kept(processes, tmp_path, "/bin/sh", "-c", f"read -r _ < {tmp_path}/go; {script}")
+    keeper = int(Path(f"/proc/{process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[1])
+    (tmp_path / "go").write_text("\n")
     wait_until(lambda: not processes.alive(process) and not processes.keeper_waits(ending), "its end")
     assert processes.exit_status(process, ending) == status
     assert HostProcesses().exit_status(process, ending) == status, "any agent can tell"
+
+    def none_left() -> bool:
+        processes.sessions(())
+        return not Path(f"/proc/{keeper}").exists()
+
+    wait_until(none_left, "its keeper's end")
 
 
 def test_it_leads_its_session_with_what_it_was_given_and_its_keeper_is_none_of_it(tmp_path: Path) -> None:
