@@ -22,6 +22,7 @@ from typing import Any
 import httpx
 import yaml
 
+from app.client.held import HeldRoutes
 from app.client.offered import ReportLedger
 from app.logs import EventLog
 from app.signals import asked_to_end
@@ -168,9 +169,11 @@ class ReadyRoutes:
 
     def __init__(self) -> None:
         self._etag: str | None = None
-        self._by_service: dict[str, tuple[ReadyRoute, ...]] = {}
+        self._told: dict[str, tuple[ReadyRoute, ...]] = {}
+        self._held = HeldRoutes[tuple[ReadyRoute, ...]]()
+        self._by_service: Mapping[str, tuple[ReadyRoute, ...]] = {}
 
-    def refresh(self, client: Client) -> None:
+    def refresh(self, client: Client, now_s: float) -> None:
         try:
             answer = client.routes(self._etag)
         except (ApiError, UnreachableError) as error:
@@ -178,7 +181,8 @@ class ReadyRoutes:
             return
         if answer.status != 304:
             self._etag = answer.etag
-            self._by_service = read_routes(answer.body)
+            self._told = read_routes(answer.body)
+        self._by_service = self._held.believe(self._told, now_s)
 
     def of(self, service: str) -> tuple[ReadyRoute, ...]:
         return self._by_service.get(service, ())
@@ -188,10 +192,11 @@ def read_routes(body: Mapping[str, Any]) -> dict[str, tuple[ReadyRoute, ...]]:
     """Routes by service, from the API's answer; replicas without an endpoint cannot be reached and are left out."""
     found: dict[str, list[ReadyRoute]] = {}
     for item in body["items"]:
+        routes = found.setdefault(item["service"], [])
         for replica in item["replicas"]:
             if replica["endpoint"]:
                 route = ReadyRoute(replica=replica["replica"], endpoint=replica["endpoint"], weight=replica["weight"])
-                found.setdefault(item["service"], []).append(route)
+                routes.append(route)
     return {service: tuple(routes) for service, routes in found.items()}
 
 
@@ -246,7 +251,7 @@ class TrafficLoop:
         while not self._ending.is_set():
             now_s = time.monotonic()
             if now_s >= next_routes_s:
-                self.refresh_routes()
+                self.refresh_routes(now_s)
                 next_routes_s = now_s + ROUTES_EVERY_S
             self.tick(time.time(), min(now_s - last_s, 5 * TICK_S))
             last_s = now_s
@@ -256,9 +261,9 @@ class TrafficLoop:
         self._nodes.close()
         _log.info("traffic.ended")
 
-    def refresh_routes(self) -> None:
+    def refresh_routes(self, now_s: float) -> None:
         """Ask where ready replicas are."""
-        self._routes.refresh(self._client)
+        self._routes.refresh(self._client, now_s)
 
     def report(self, now_s: float, wall_s: float) -> None:
         """What arrived until now is counted; send what is due."""

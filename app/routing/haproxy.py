@@ -22,9 +22,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
+from app.client.held import HeldRoutes
 from app.logs import EventLog
 from app.routing.offered import ASKED, OfferedLoad, read_asked
-from app.routing.routes import HeldRoutes, NewestRoutes, RouteServer, ServiceRoutes, address_of, label_of
+from app.routing.routes import NewestRoutes, RouteServer, ServiceRoutes, address_of, label_of
 from solvers.errors import HeadroomError, InputError
 
 SLOTS = 16
@@ -352,7 +353,7 @@ class HaproxyFollower:
 
     def run(self, board: NewestRoutes, ending: threading.Event) -> None:
         """Follow until asked to end. Raises SocketError when the socket stays away."""
-        held, away_since_s = HeldRoutes(), None
+        held, away_since_s = HeldRoutes[ServiceRoutes](), None
         while not ending.is_set():
             board.news.clear()
             now_s = time.monotonic()

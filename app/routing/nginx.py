@@ -15,9 +15,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from app.client.held import HeldRoutes
 from app.logs import EventLog
 from app.routing.haproxy import Balance
-from app.routing.routes import HeldRoutes, NewestRoutes, ServiceRoutes, write_whole
+from app.routing.routes import NewestRoutes, ServiceRoutes, write_whole
 from solvers.errors import InputError
 
 HEADER = "# Written by headroom routes; changes are lost.\n"
@@ -73,7 +74,7 @@ class NginxFollower:
 
     def run(self, board: NewestRoutes, ending: threading.Event) -> None:
         """Follow until asked to end. Raises OSError when the file cannot be written or the command not be run."""
-        held = HeldRoutes()
+        held = HeldRoutes[ServiceRoutes]()
         while not ending.is_set():
             board.news.clear()
             now_s = time.monotonic()

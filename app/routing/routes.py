@@ -3,9 +3,7 @@ written to files that others read.
 
 Replicas under one address count as one server with the sum of their weights; those without an address cannot be reached
 and are left out. What a plain HTTP gateway cannot forward to, other schemes and paths, is refused. While the API is
-away the last routes stand. When a service that was served is said to be served by nobody, that is believed only after a
-while: an API that was away itself says so until its nodes have reported again. A service that was deleted is believed
-at once.
+away the last routes stand.
 """
 
 from __future__ import annotations
@@ -54,6 +52,9 @@ class ServiceRoutes:
     service: str
     servers: tuple[RouteServer, ...]
     ready_path: str | None = None
+
+    def __len__(self) -> int:
+        return len(self.servers)
 
 
 def read_service(plain: Mapping[str, Any]) -> ServiceRoutes:
@@ -122,11 +123,9 @@ def write_whole(path: Path, text: str) -> bool:
     return True
 
 
-# --- Watching: a thread that follows the API's stream, and what is believed of it
+# --- Watching: a thread that follows the API's stream
 
 
-EMPTY_HOLD_S = 35.0
-"""Agents that found nobody for long call again within half a minute of when somebody answers."""
 _BACKOFF_S_MIN, _BACKOFF_S_MAX = 0.2, 5.0
 Watch = Callable[[str], Iterator[Document]]
 
@@ -160,28 +159,6 @@ class NewestRoutes:
     def routes(self) -> Mapping[str, ServiceRoutes]:
         with self._lock:
             return self._routes
-
-
-class HeldRoutes:
-    """What to do of what was told. Not thread-safe."""
-
-    def __init__(self) -> None:
-        self._routes: dict[str, ServiceRoutes] = {}
-        self._empty_since_s: dict[str, float] = {}
-
-    def believe(self, told: Mapping[str, ServiceRoutes], now_s: float) -> Mapping[str, ServiceRoutes]:
-        believed = {}
-        for service, routes in told.items():
-            before = self._routes.get(service)
-            if routes.servers or before is None or not before.servers:
-                self._empty_since_s.pop(service, None)
-                believed[service] = routes
-                continue
-            since_s = self._empty_since_s.setdefault(service, now_s)
-            believed[service] = before if now_s - since_s < EMPTY_HOLD_S else routes
-        self._empty_since_s = {name: since for name, since in self._empty_since_s.items() if name in told}
-        self._routes = believed
-        return believed
 
 
 class Watcher:

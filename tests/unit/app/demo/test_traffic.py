@@ -7,6 +7,7 @@ from collections import Counter
 
 import httpx
 
+from app.client.held import EMPTY_HOLD_S
 from app.client.offered import REPORT_EVERY_S
 from app.demo.traffic import NodeEndpoints, RateShape, ReadyRoutes, TrafficLoop, TrafficOrder, TrafficPlan
 from headroom_client import Client
@@ -27,6 +28,7 @@ class World:
 
     def __init__(self, *replicas: tuple[str, str | None, float]) -> None:
         self.routes = routes_body(*replicas)
+        self.tag = '"1"'
         self.api_status = 200
         self.node_answer: dict[str, object] = {}
         self.node_error = False
@@ -48,9 +50,9 @@ class World:
         if request.url.path == "/v1/routes":
             known = request.headers.get("If-None-Match")
             self.route_calls.append(known)
-            if known == '"1"':
+            if known == self.tag:
                 return httpx.Response(304)
-            return httpx.Response(200, json=self.routes, headers={"ETag": '"1"'})
+            return httpx.Response(200, json=self.routes, headers={"ETag": self.tag})
         self.reports.extend(json.loads(request.content))
         return httpx.Response(202, json={})
 
@@ -65,7 +67,7 @@ class World:
 def traffic_of(world: World, rate_rps: float = 1000.0) -> TrafficLoop:
     plan = TrafficPlan(shapes=(RateShape(service="p/a", rate_rps_mean=rate_rps, swing=0.0),))
     made = TrafficLoop(world.client(), TrafficOrder(plan=plan, gateway="g", anchor_s=0.0), world.nodes())
-    made.refresh_routes()
+    made.refresh_routes(0.0)
     return made
 
 
@@ -132,15 +134,26 @@ def test_routes_are_kept_while_the_api_is_away_and_asked_for_by_tag() -> None:
     world = World(("p/a#0", NODE, 1.0))
     routes = ReadyRoutes()
     with world.client() as client:
-        routes.refresh(client)
+        routes.refresh(client, 0.0)
         world.api_status = 0
-        routes.refresh(client)
+        routes.refresh(client, 1.0)
         assert [route.replica for route in routes.of("p/a")] == ["p/a#0"]
         world.api_status = 200
-        routes.refresh(client)
+        routes.refresh(client, 2.0)
     assert [route.replica for route in routes.of("p/a")] == ["p/a#0"]
     assert world.route_calls == [None, '"1"']
     assert routes.of("p/b") == ()
+
+
+def test_an_api_that_is_back_and_knows_no_node_yet_is_not_believed_at_once() -> None:
+    world = World(("p/a#0", NODE, 1.0))
+    routes = ReadyRoutes()
+    with world.client() as client:
+        routes.refresh(client, 0.0)
+        world.routes, world.tag = routes_body(), '"2"'
+        for now_s, left in ((1.0, 1), (EMPTY_HOLD_S, 1), (2 + EMPTY_HOLD_S, 0)):
+            routes.refresh(client, now_s)
+            assert len(routes.of("p/a")) == left
 
 
 def test_equal_seeds_send_equal_loads() -> None:

@@ -11,8 +11,9 @@ import httpx
 import pytest
 
 from agents.loop.uplink import BACKOFF_S_MAX
+from app.client.held import EMPTY_HOLD_S, HeldRoutes
 from app.logs import EventLog
-from app.routing.routes import EMPTY_HOLD_S, HeldRoutes, NewestRoutes, RouteServer, ServiceRoutes, Watcher
+from app.routing.routes import NewestRoutes, RouteServer, ServiceRoutes, Watcher
 from headroom_client import ApiError, Client, UnreachableError
 
 SERVICE = "vision/labels"
@@ -34,7 +35,7 @@ def routes(*ports: int) -> ServiceRoutes:
 
 def test_that_nobody_serves_is_believed_after_a_while_only() -> None:
     assert EMPTY_HOLD_S > BACKOFF_S_MAX, "agents that found nobody may take so long to call again"
-    held = HeldRoutes()
+    held = HeldRoutes[ServiceRoutes]()
     assert held.believe({SERVICE: routes()}, 0.0) == {SERVICE: routes()}
     assert held.believe({SERVICE: routes(1)}, 1.0) == {SERVICE: routes(1)}
     assert held.believe({SERVICE: routes()}, 2.0) == {SERVICE: routes(1)}
@@ -48,7 +49,7 @@ def test_that_nobody_serves_is_believed_after_a_while_only() -> None:
 
 
 def test_that_a_service_is_gone_is_believed_at_once() -> None:
-    held = HeldRoutes()
+    held = HeldRoutes[ServiceRoutes]()
     held.believe({SERVICE: routes(1)}, 0.0)
     assert held.believe({}, 1.0) == {}
     assert held.believe({SERVICE: routes()}, 2.0) == {SERVICE: routes()}
