@@ -121,8 +121,8 @@ def _nodes(client: Client) -> Symptom:
     version = client.call("GET", "/v1/version").body["version"]
     versions = [(node["id"], node.get("agent_version") or version) for node in nodes]
     other = [f"{name} ({its})" for name, its in versions if its != version]
-    named = f"{len(other)} with an agent of another version than the API: {', '.join(other[:NAMED_MAX])}"
-    return well(f"{len(nodes)} report, all at generation {fleet['generation']}{f'; {named}' if other else ''}")
+    differing = f"{len(other)} with an agent of another version than the API: {', '.join(other[:NAMED_MAX])}"
+    return well(f"{len(nodes)} report, all at generation {fleet['generation']}{f'; {differing}' if other else ''}")
 
 
 def _known_of(fleet: Mapping[str, Any], nodes: Sequence[str]) -> str | None:
