@@ -29,6 +29,7 @@ from solvers.planners.joint.seat.seats import Floor, Seats, Terms, floor_of
 from solvers.planners.joint.solve.branch import Leaves, few_devices
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Rows
+from solvers.planners.joint.solve.reach import GROUPS_MAX
 from solvers.planners.joint.solve.solve import layout_of, worth_units
 from solvers.planners.joint.write import Seated, write
 from solvers.problems.jobs import trains_first
@@ -280,6 +281,9 @@ PROOF_UNITS_LEAST, PROOF_UNITS_PER_WORKLOAD = 100, 5
 CLOSER_TIMES, CLOSER_PART, URGENT_UNITS, AGAIN_UNITS = 3, 0.25, 400, 150
 """What a nearer bound may take where devices are few, in times all else; what is kept of the deadline; and what it may
 take while somebody waits for the plan, and where it goes on from what was proven before."""
+WAY_PART, WAY_UNITS, WAY_WRITES = 0.1, 1000, 2
+"""Of the deadline, for finding room where what stands is of many groups; what it may take, and how many plans are
+written besides."""
 EXPLAIN_S, EXPLAIN_S_PER_WORKLOAD, EXPLAIN_S_PER_SHORT = 0.05, 0.0006, 0.25
 EXPLAIN_SHORT_PART, EXPLAIN_PART = 0.02, 0.05
 """Of the deadline, for those that are short, and at most for all."""
@@ -323,6 +327,7 @@ class Attempt:
         explain_s = self._explain_s() + min(SHORT_MAX * EXPLAIN_S_PER_SHORT, EXPLAIN_SHORT_PART * budget.deadline_s)
         reserve_s = self._write_s() + min(explain_s, EXPLAIN_PART * budget.deadline_s)
         reserve_s += CLOSER_PART * budget.deadline_s * few_devices(self.reading.problem)
+        reserve_s += (WAY_PART * budget.deadline_s + WAY_WRITES * self._write_s()) * self.of_many_groups
         left_s, units = self.clock.left_s - reserve_s, budget.work_units
         if units is None:
             worth = worth_units(self.reading.problem)
@@ -332,6 +337,15 @@ class Attempt:
     def spare_deadline(self, units: int | None = None) -> Deadline:
         """What giving spare capacity away may take, with enough kept back for writing and explaining."""
         return Deadline(self.clock.left_s - self._write_s() - self._explain_s(), units)
+
+    @property
+    def of_many_groups(self) -> bool:
+        """Whether only a part of what can be had at once of what stands is looked at."""
+        return len(self.reading.standing_patterns) > GROUPS_MAX
+
+    def way_deadline(self) -> Deadline:
+        """What finding room may take for what cannot be had at once; then what makes it is written, too."""
+        return Deadline(self.clock.left_s - WAY_WRITES * self._write_s() - self._explain_s(), WAY_UNITS)
 
     def certificate(self, kept: Kept, *found: Layout) -> Certificate:
         """What prices of this solve, or of an earlier one, prove of whatever plan. `found`: what is known to do."""

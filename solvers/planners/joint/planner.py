@@ -36,9 +36,10 @@ from solvers.planners.joint.seat.seats import DUST, Seats
 from solvers.planners.joint.seat.standing import breaks_usd, interruptions, lawful, seated_as, stopover
 from solvers.planners.joint.solve.branch import few_devices
 from solvers.planners.joint.solve.reach import SHORT_LEAST
-from solvers.planners.joint.solve.solve import layout_of, solve
+from solvers.planners.joint.solve.solve import SolveOrder, layout_of, solve
 from solvers.planners.joint.spare import fill, pursued, pursues
 from solvers.planners.joint.whole_devices import counted
+from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import EMPTY, Layout, Pattern
 
 GAP_PROVEN_PCT = 1e-4
@@ -46,6 +47,8 @@ ANSWERING_PART = 0.93
 """Of the deadline: then the answer begins to be handed over."""
 COUNTING_PART = 0.3
 """Of the deadline, where every replica takes a whole device."""
+WAY_GAP = 0.05
+"""How near its bound what serves for minutes alone is near enough."""
 ADVANCE_GAIN, ADVANCE_LEAP = 0.005, 0.05
 ADVANCE_PAUSE, ADVANCE_WORTH = 8.0, 2.0
 """A layout is seated and handed over on the way where it is cheaper by this part, and this many times as long has
@@ -128,7 +131,7 @@ class Joint(Recalling):
         reached = (answer.reached.layout,) if answer.reached else ()
         certificate = attempt.certificate(answer.kept, answer.found, *answer.found.before, *reached)
         ending = deadline.ending
-        found = Found(solved=answer, counted=whole, certificate=certificate, mended=advance.patch)
+        found = Found(solved=answer, counted=whole, certificate=certificate, solve=self.solve, mended=advance.patch)
         rivals = rivals_of(attempt, seats_of(attempt, found), found)
         if rivals.plan.objective.unserved > DUST and attempt.first is None:
             attempt = self._with_first(attempt, reporter)
@@ -275,6 +278,7 @@ class Found:
     solved: Solved
     counted: Layout | None
     certificate: Certificate
+    solve: Solve
     mended: Seats | None = None
     """What stands, with a little more beside it."""
 
@@ -381,17 +385,24 @@ def _by_way(attempt: Attempt, found: Found, plan: Plan, seats: Seats) -> tuple[P
         return plan, seats
     toward = seat(floor, found.solved.found, attempt.terms)
     then = attempt.written(toward)
-    if then.objective.net_usd_per_h >= plan.objective.net_usd_per_h - DUST:
+    at_once = attempt.first.objective.net_usd_per_h - plan.objective.net_usd_per_h
+    # Room costs something besides.
+    if plan.objective.net_usd_per_h - then.objective.net_usd_per_h <= max(DUST, at_once):
         return plan, seats
+
+    def meanwhile(problem: JointProblem) -> Layout:
+        within = attempt.way_deadline()
+        some = attempt.of_many_groups and not within.over
+        return found.solve(problem, SolveOrder(gap=WAY_GAP), within) if some else EMPTY
+
     there, _ = match(floor, layout_of(standing))
     stands = seated_as(floor, tuple((floor.names[at], item) for at, item in there.items()))
-    if (room := stopover(stands, toward)) is None:
+    if (room := stopover(stands, toward, meanwhile)) is None:
         return plan, seats
     to = Destination(
         assignments=then.assignments, settings=then.settings, unplaced=then.unplaced, objective=then.objective
     )
     way = replace(attempt.written(room), toward=to)
-    at_once = attempt.first.objective.net_usd_per_h - plan.objective.net_usd_per_h
     besides = plan.objective.net_usd_per_h - aim_of(request.snapshot, way).net_usd_per_h
     if besides < at_once or not better(request.snapshot, request.movable, (plan, way)):
         return plan, seats

@@ -34,8 +34,8 @@ from solvers.planners.joint.seat.seats import (
     usd_of,
     without,
 )
-from solvers.problems.joint import WHOLE_PCT
-from solvers.problems.patterns import Pattern
+from solvers.problems.joint import WHOLE_PCT, JointProblem
+from solvers.problems.patterns import Layout, Pattern
 
 PAIRS_MAX = 400
 """Changes of place that are looked at two by two."""
@@ -133,17 +133,50 @@ def seated_as(floor: Floor, contents: Iterable[tuple[DeviceId, Pattern]]) -> Sea
     return seats
 
 
-def stopover(stands: Seats, toward: Seats) -> Seats | None:
-    """What stands, with what is to come on idle devices, so that a better seating can follow without a break. None
-    where nothing is interrupted, or these are not enough. `stands` becomes it.
+def stopover(stands: Seats, toward: Seats, meanwhile: Callable[[JointProblem], Layout]) -> Seats | None:
+    """What stands, with what is to come on idle devices, so that a better seating can follow without a break; and on
+    idle ones that neither needs what would be missing until all of that is ready, as `meanwhile` solves it. None where
+    nothing is interrupted, or there is no such room. `stands` becomes it.
     """
-    broken, before_rps = interruptions(toward), stands.served_rps.copy()
+    broken, missing_rps = interruptions(toward), stands.served_rps.copy()
     for device, pattern in enumerate(toward.patterns):
         if pattern is not None and stands.patterns[device] is None:
             stands.put(device, pattern)
-    more_rps = stands.served_rps - before_rps
-    enough = all(rate_rps <= more_rps[number] + DUST for number, (rate_rps, _) in broken.items())
-    return stands if broken and enough and lawful(stands) else None
+    missing_rps -= stands.served_rps
+    missing_rps[list(broken)] += [rate_rps for rate_rps, _ in broken.values()]
+    if broken and (missing_rps[list(broken)] > DUST).any():
+        asked = _missing(stands, missing_rps)
+        layout = meanwhile(asked)
+        if (layout.served_rps(asked) < asked.least_rps * (1 - DUST)).any():
+            return None
+        for pattern, devices in zip(layout.patterns, layout.counts, strict=True):
+            free = _free(stands, int(asked.kind_pool[pattern.kind]))
+            for device in sorted(free, key=lambda at: -stands.left_at(at))[:devices]:
+                stands.put(device, pattern)
+    return stands if broken and lawful(stands) else None
+
+
+def _free(seats: Seats, pool: int) -> list[int]:
+    """Devices where nothing is planned or stands."""
+    return [at for at in seats.floor.devices(pool) if seats.patterns[at] is None and at not in seats.floor.held]
+
+
+def _missing(seats: Seats, missing_rps: Floats) -> JointProblem:
+    """What is missing, asked of what is idle; of whom nothing is, nothing counts."""
+    problem = seats.floor.problem
+    works = (
+        replace(
+            work,
+            rate_rps=max(rate_rps, DUST),
+            rate_least_rps=max(rate_rps, 0.0),
+            unserved_usd=work.unserved_usd * (rate_rps > DUST),
+            replicas_min=0,
+            domains_min=1,
+        )
+        for work, rate_rps in zip(problem.workloads, missing_rps.tolist(), strict=True)
+    )
+    pools = (replace(pool, devices=len(_free(seats, at))) for at, pool in enumerate(problem.pools))
+    return replace(problem, workloads=tuple(works), pools=tuple(pools), caps=(), quotas=())
 
 
 def lawful(seats: Seats) -> bool:
