@@ -9,8 +9,9 @@ import pytest
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.seat.seating import mend
 from solvers.planners.joint.seat.seats import Floor, Seats
-from solvers.planners.joint.seat.standing import breaks_usd, ended, make_before_break, replaced, shed
-from solvers.problems.patterns import Pattern
+from solvers.planners.joint.seat.standing import breaks_usd, ended, make_before_break, replaced, shed, stopover
+from solvers.problems.joint import JointProblem
+from solvers.problems.patterns import EMPTY, Layout, Pattern
 from tests.unit.solvers.planners.joint.seat.floors import floor, held, pattern, problem, workload
 
 LARGE_MIB = 9000
@@ -102,6 +103,47 @@ class TestRemedy:
         seats = seated(floor(made, {0: [held(0, 60, LARGE_MIB)]}), at0=pattern(made, (0, 60)))
         mend(seats, Deadline(60.0))
         assert seats.patterns[0] == pattern(made, (0, 100))
+
+
+class TestStopover:
+    """A device is to carry more of what stands on it; another pool's is idle in both."""
+
+    @staticmethod
+    def both(idle: int = 1) -> tuple[Seats, Seats]:
+        made = problem(2, devices=(1, idle), workloads=(workload(0, 60.0), workload(1)))
+        stands = floor(made, {0: [held(0, 60, LARGE_MIB)]})
+        return seated(stands, at0=pattern(made, (0, 60))), seated(stands, at0=pattern(made, (0, 80), (1, 20)))
+
+    def test_what_would_be_missing_is_served_meanwhile_on_what_is_idle(self) -> None:
+        stands, toward = self.both()
+        asked = list[JointProblem]()
+
+        def meanwhile(of: JointProblem) -> Layout:
+            asked.append(of)
+            return Layout(patterns=(pattern(of, (0, 60), kind=3),), counts=(1,))
+
+        room = stopover(stands, toward, meanwhile)
+        assert room is not None
+        (of,) = asked
+        assert [pool.devices for pool in of.pools] == [0, 1]
+        assert [(work.rate_least_rps, work.unserved_usd) for work in of.workloads] == [(60.0, 100.0), (0.0, 0.0)]
+        assert room.patterns == [pattern(of, (0, 60)), pattern(of, (0, 60), kind=3)]
+
+    def test_there_is_no_way_where_somebody_would_be_short_meanwhile(self) -> None:
+        stands, toward = self.both()
+        little = Layout(patterns=(pattern(stands.floor.problem, (0, 40), kind=3),), counts=(1,))
+        assert stopover(stands, toward, lambda _: little) is None
+        assert stopover(*self.both(), lambda _: EMPTY) is None
+
+    def test_nor_where_nobody_is_interrupted_or_power_is_missing(self) -> None:
+        stands, _ = self.both()
+        assert stopover(stands, stands, lambda _: EMPTY) is None
+        stands, toward = self.both()
+        enough = Layout(patterns=(pattern(stands.floor.problem, (0, 60), kind=3),), counts=(1,))
+        weak = floor(stands.floor.problem, stands.floor.held, nodes=(1, 100.0))
+        weak.room_w[1] = 10.0
+        poor = [seated(weak, at0=item) for item in (stands.patterns[0], toward.patterns[0]) if item]
+        assert stopover(poor[0], poor[1], lambda _: enough) is None
 
 
 class TestJobsYield:
