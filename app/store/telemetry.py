@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 from app.records import record
 from app.store.sql import named, records
 from app.store.tables import TABLES, profile_points
-from solvers.cycle.offered import OfferedLoads
+from solvers.cycle.offered import CountedLoads
 from solvers.domain.telemetry import DEMAND_COUNT_S, DEMAND_JUMP_SIGMAS
 from solvers.errors import FieldError
 
@@ -96,7 +96,7 @@ def demand(session: Session, *, window_s: float, lookback_s: float, bin_s: float
     services, of_edge = np.unique([row.service for row in rows], return_inverse=True)
     reports = np.frombuffer(b"".join(row.counted for row in rows), ">f8").reshape(-1, 3).astype(float)
     edge = np.repeat(np.arange(len(rows)), [len(row.counted) // 24 for row in rows])
-    loads = OfferedLoads(of_edge, edge, reports, now_s=rows[0].now_s, bin_s=bin_s)
+    loads = CountedLoads(of_edge, edge, reports, now_s=rows[0].now_s, bin_s=bin_s)
     mean_rps, newest_rps = loads.newest(window_s)
     upper_rps = np.maximum(newest_rps, loads.busiest(lookback_s))
     last_rps = counted_last(session, bin_s)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from solvers.domain.telemetry import DEMAND_JUMP_SIGMAS
 
 
-class OfferedLoads:
+class CountedLoads:
     """What edges counted, a row for each report: when it came, how many requests, in how many seconds. `edge` says
     whose each is (an edge's of another service is another's), and `of_edge` of which service that is.
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solvers.cycle.offered import OfferedLoads
+from solvers.cycle.offered import CountedLoads
 
 NOW_S = 1_700_000_003.0
 BIN_S = 10.0
@@ -18,9 +18,9 @@ Report = tuple[int, int, float, int, float]
 """Service, edge, age in s, requests, in how many seconds."""
 
 
-def _loads(reports: list[Report]) -> OfferedLoads:
+def _loads(reports: list[Report]) -> CountedLoads:
     edges = sorted({report[:2] for report in reports})
-    return OfferedLoads(
+    return CountedLoads(
         np.array([service for service, _ in edges]),
         np.array([edges.index(report[:2]) for report in reports]),
         np.array([(NOW_S - age_s, count, lasted_s) for _, _, age_s, count, lasted_s in reports]),
@@ -44,12 +44,17 @@ def _counted(reports: list[Report], from_s: float, until_s: float) -> dict[int, 
     return found
 
 
+def _younger(reports: list[Report], age_s: float) -> dict[int, tuple[float, float]]:
+    """Of each edge, what came since."""
+    return _counted([report for report in reports if NOW_S - (NOW_S - report[2]) < age_s], -math.inf, math.inf)
+
+
 def _slowly(reports: list[Report], lookback_s: float) -> tuple[float, float, float]:
     """Mean of the last minute, highest of late, and busiest bin of one service, each bin for itself."""
     bin_s = max(BIN_S, *(lasted_s for *_, lasted_s in reports))
-    mean_rps = _rates(_counted(reports, NOW_S - 60.0 + 1e-9, math.inf))[0]
-    newest_rps = _rates(_counted(reports, NOW_S - bin_s + 1e-9, math.inf))[0]
-    sure_rps = _rates(_counted(reports, NOW_S - bin_s / 2.0 + 1e-9, math.inf))[1]
+    mean_rps = _rates(_younger(reports, 60.0))[0]
+    newest_rps = _rates(_younger(reports, bin_s))[0]
+    sure_rps = _rates(_younger(reports, bin_s / 2.0))[1]
     half_s, busiest_rps = bin_s / 2.0, 0.0
     # Whole halves of the time that is looked back on, by the clock; a bin is two of them.
     first, last = math.floor((NOW_S - lookback_s) / half_s) + 1, math.floor(NOW_S / half_s) - 1
@@ -78,7 +83,9 @@ REPORTS = st.lists(
 @settings(max_examples=300, deadline=None)
 def test_what_edges_counted_is_added_up_as_bin_by_bin(reports: list[Report], lookback_s: float) -> None:
     services = sorted({report[0] for report in reports})
-    placed = [(services.index(service), *rest) for service, *rest in reports]
+    placed = [
+        (services.index(service), edge, age_s, count, lasted_s) for service, edge, age_s, count, lasted_s in reports
+    ]
     loads = _loads(placed)
     mean_rps, newest_rps = loads.newest(60.0)
     busiest_rps = loads.busiest(lookback_s)
@@ -89,7 +96,7 @@ def test_what_edges_counted_is_added_up_as_bin_by_bin(reports: list[Report], loo
         assert (oldest_s[index], youngest_s[index]) == pytest.approx((max(ages_s), min(ages_s)), abs=1e-5)
         slowly = _slowly(mine, lookback_s)
         assert busiest_rps[index] == pytest.approx(slowly[2])
-        if min(ages_s) < 60.0:
+        if _younger(mine, 60.0):
             assert (mean_rps[index], newest_rps[index]) == pytest.approx(slowly[:2])
         else:
             assert math.isnan(mean_rps[index])
