@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 
 from app.services.whatif.changes import Changes, RateChange, apply_changes
@@ -25,6 +26,7 @@ from solvers.domain.change import Target
 from solvers.domain.codec import from_json
 from solvers.domain.plan import Plan
 from solvers.domain.snapshot import Snapshot
+from solvers.domain.telemetry import Demand, DemandOrigin
 
 FAMILY = ((8, 5, 1.0), (64, 20, 2.0), (256, 60, 5.0), (1000, 200, 10.0))
 LARGE = ((5000, 1000, 60.0, 60_000), (20000, 3000, 180.0, 180_000))
@@ -46,6 +48,8 @@ MELANGE = ((36, 6, 8), (25, 4, 8), (36, 6, 4))
 PARVAGPU_GPUS = {1: 2, 2: 3, 3: 5, 4: 7}
 FGD_PCT = "95.2 % given out when 100 % has arrived (FGD)"
 CHANGED, CHANGED_TIMES = 10, 1.3
+HASTY_S, STOOD_S = 3.0, 10_000.0
+"""Of what a fleet's first plan was made by, on a machine with other work, and for how long it has stood."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +69,8 @@ class Case:
     note: Callable[[Snapshot, Plan], str] = field(default=lambda _snapshot, _plan: "")
     changed: bool = False
     """The plan is made the target, some rates change, and it is the second plan that counts."""
+    hasty_s: float | None = None
+    """The same of a first plan by such a deadline beside others, hours later, and nothing changed."""
     memory: bool = False
     """What planners kept of the first plan is handed to the second one, in a file."""
     remembered: bool = False
@@ -90,6 +96,15 @@ def changed(seeds: tuple[int, ...]) -> Iterator[Case]:
         counted = replace(case, units=int(UNITS_PER_S * case.deadline_s), deadline_s=COUNTED_S)
         yield replace(counted, name=f"{case.name}, with --memory", memory=True)
         yield replace(counted, name=f"{case.name}, remembered", remembered=True)
+
+
+def hasty(seeds: tuple[int, ...]) -> Iterator[Case]:
+    """What stands was planned in haste, and dear devices are idle."""
+    for seed in seeds[:2]:
+        for deadline_s in (10.0, 20.0, 30.0):
+            case = _family(1000, 200, seed, deadline_s)
+            name = f"{case.name}, planned in haste, {deadline_s:g} s"
+            yield replace(case, group="hasty", name=name, hasty_s=HASTY_S, picture=partial(_counted, 1000, 200, seed))
 
 
 def large(seeds: tuple[int, ...]) -> Iterator[Case]:
@@ -172,6 +187,16 @@ def _family(gpus: int, services: int, seed: int, deadline_s: float) -> Case:
     )
 
 
+def _counted(gpus: int, services: int, seed: int) -> Snapshot:
+    """The same, and what was declared is what gateways count: nobody can use more."""
+    snapshot = family_snapshot(gpus, services, seed)
+    counted = (
+        replace(Demand.declared(item.id, item.rate_rps_declared), origin=DemandOrigin.OBSERVED)
+        for item in snapshot.services
+    )
+    return replace(snapshot, demands=tuple(sorted(counted, key=attrgetter("service"))))
+
+
 def _inferno(data: Path, case: InfernoCase) -> Snapshot:
     return inferno_snapshot(inferno(data, case), f"inferno-{case.copies}")
 
@@ -200,3 +225,9 @@ def after_change(snapshot: Snapshot, plan: Plan) -> Snapshot:
     named = [item.id for item in standing.services[::step][:CHANGED]]
     rates = tuple(RateChange(service=name, factor=CHANGED_TIMES) for name in named)
     return apply_changes(standing, Changes(rates=rates))
+
+
+def after_haste(snapshot: Snapshot, plan: Plan) -> Snapshot:
+    """The plan has stood for hours."""
+    standing = standing_on(snapshot, plan)
+    return replace(standing, taken_at_s=standing.target.promoted_at_s + STOOD_S)

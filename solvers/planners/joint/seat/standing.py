@@ -138,27 +138,36 @@ def stopover(stands: Seats, toward: Seats, meanwhile: Callable[[JointProblem], L
     idle ones that neither needs what would be missing until all of that is ready, as `meanwhile` solves it. None where
     nothing is interrupted, or there is no such room. `stands` becomes it.
     """
-    broken, missing_rps = interruptions(toward), stands.served_rps.copy()
+    broken, before_rps = interruptions(toward), stands.served_rps.copy()
     for device, pattern in enumerate(toward.patterns):
-        if pattern is not None and stands.patterns[device] is None:
+        if pattern is None or stands.patterns[device] is not None:
+            continue
+        if stands.floor.dynamic_w(pattern) <= stands.left_at(device) + DUST_W:
             stands.put(device, pattern)
-    missing_rps -= stands.served_rps
+    missing_rps = before_rps - stands.served_rps
     missing_rps[list(broken)] += [rate_rps for rate_rps, _ in broken.values()]
     if broken and (missing_rps[list(broken)] > DUST).any():
         asked = _missing(stands, missing_rps)
         layout = meanwhile(asked)
-        if (layout.served_rps(asked) < asked.least_rps * (1 - DUST)).any():
-            return None
         for pattern, devices in zip(layout.patterns, layout.counts, strict=True):
-            free = _free(stands, int(asked.kind_pool[pattern.kind]))
-            for device in sorted(free, key=lambda at: -stands.left_at(at))[:devices]:
+            for device in _free(stands, int(asked.kind_pool[pattern.kind]))[:devices]:
                 stands.put(device, pattern)
-    return stands if broken and lawful(stands) else None
+    more_rps = stands.served_rps - before_rps
+    enough = all(rate_rps * (1 - DUST) <= more_rps[number] + DUST for number, (rate_rps, _) in broken.items())
+    return stands if broken and enough and lawful(stands) else None
 
 
 def _free(seats: Seats, pool: int) -> list[int]:
-    """Devices where nothing is planned or stands."""
-    return [at for at in seats.floor.devices(pool) if seats.patterns[at] is None and at not in seats.floor.held]
+    """Devices where nothing is planned or stands, and which may all draw what they can."""
+    floor, left_w, found = seats.floor, seats.left_w.copy(), list[int]()
+    most_w = floor.problem.pools[pool].limit_w - floor.problem.pools[pool].idle_w
+    idle = [at for at in floor.devices(pool) if seats.patterns[at] is None and at not in floor.held]
+    for device in sorted(idle, key=lambda at: -seats.left_at(at)):
+        domains = [*floor.domains[device]]
+        if (left_w[domains] >= most_w - DUST_W).all():
+            left_w[domains] -= most_w
+            found.append(device)
+    return found
 
 
 def _missing(seats: Seats, missing_rps: Floats) -> JointProblem:
