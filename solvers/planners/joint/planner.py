@@ -395,7 +395,8 @@ def _by_way(attempt: Attempt, found: Found, plan: Plan, seats: Seats) -> tuple[P
         some = attempt.of_many_groups and not within.over
         return found.solve(problem, SolveOrder(gap=WAY_GAP), within) if some else EMPTY
 
-    there, _ = match(floor, layout_of(standing))
+    clocks_mhz = {item.device: item.clock_mhz_sm for item in request.snapshot.target.settings if item.clock_mhz_sm}
+    there, _ = match(floor, layout_of(standing), clocks_mhz)
     stands = seated_as(floor, tuple((floor.names[at], item) for at, item in there.items()))
     if (room := stopover(stands, toward, meanwhile)) is None:
         return plan, seats

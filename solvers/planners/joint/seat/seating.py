@@ -16,6 +16,7 @@ import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
 from solvers.domain.grouping import grouped
+from solvers.domain.ids import DeviceId
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.seat.jobs import spread_jobs
 from solvers.planners.joint.seat.seats import DUST, DUST_W, Delta, Floor, Held, Move, Seats, Terms, members_of
@@ -60,8 +61,12 @@ NEAR_PART = 0.25
 """What it is worth that a network stands on the device with another share."""
 
 
-def match(floor: Floor, layout: Layout) -> tuple[dict[int, Pattern], dict[Pattern, int]]:
-    """Patterns on the devices where most of them stands already, and how many may go anywhere in their pool."""
+def match(
+    floor: Floor, layout: Layout, clocks_mhz: Mapping[DeviceId, int] | None = None
+) -> tuple[dict[int, Pattern], dict[Pattern, int]]:
+    """Patterns on the devices where most of them stands already, and how many may go anywhere in their pool. Of equal
+    contents those at a device's own clock first, where it is told.
+    """
     seated, loose = dict[int, Pattern](), dict[Pattern, int]()
     of_pool: dict[int, Counter[Pattern]] = defaultdict(Counter)
     for pattern, count in zip(layout.patterns, layout.counts, strict=True):
@@ -69,20 +74,28 @@ def match(floor: Floor, layout: Layout) -> tuple[dict[int, Pattern], dict[Patter
     for pool in sorted(of_pool):
         wanted = {pattern: of_pool[pool][pattern] for pattern in sorted(of_pool[pool], key=lambda item: item.key)}
         standing = [device for device in floor.devices(pool) if device in floor.held]
-        _same(floor, wanted, standing, seated)
+        _same(floor, wanted, standing, seated, clocks_mhz or {})
         wanted = {pattern: count for pattern, count in wanted.items() if count}
         _alike(floor, wanted, [device for device in standing if device not in seated], seated)
         loose.update((pattern, count) for pattern, count in wanted.items() if count)
     return seated, loose
 
 
-def _same(floor: Floor, wanted: dict[Pattern, int], standing: Iterable[int], seated: dict[int, Pattern]) -> None:
+def _same(
+    floor: Floor,
+    wanted: dict[Pattern, int],
+    standing: Iterable[int],
+    seated: dict[int, Pattern],
+    clocks_mhz: Mapping[DeviceId, int],
+) -> None:
     """Devices whose contents are wanted just so; less is wanted then."""
     like = grouped(standing, lambda device: tuple((item.variant, item.share_pct) for item in floor.held[device]))
     for pattern, count in wanted.items():
         networks = floor.problem.networks(pattern.variants)
         places = like.get(tuple(zip(networks, pattern.shares_pct, strict=True)), [])
-        # At the clock that stands first would be nicer still, but a clock is changed in place.
+        # A clock is changed in place, but may be what a node's power bears.
+        clock = int(floor.problem.kind_clock_mhz[pattern.kind])
+        places.sort(key=lambda device: clocks_mhz.get(floor.names[device]) != clock)
         seated.update(dict.fromkeys(places[:count], pattern))
         wanted[pattern] -= len(places[:count])
         del places[:count]
