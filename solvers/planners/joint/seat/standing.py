@@ -147,21 +147,22 @@ def stopover(stands: Seats, toward: Seats, meanwhile: Callable[[JointProblem], L
     missing_rps = before_rps - stands.served_rps
     missing_rps[list(broken)] += [rate_rps for rate_rps, _ in broken.values()]
     if broken and (missing_rps[list(broken)] > DUST).any():
-        asked = _missing(stands, missing_rps)
+        asked = _missing(stands, toward, missing_rps)
         layout = meanwhile(asked)
         for pattern, devices in zip(layout.patterns, layout.counts, strict=True):
-            for device in _free(stands, int(asked.kind_pool[pattern.kind]))[:devices]:
+            for device in _free(stands, toward, int(asked.kind_pool[pattern.kind]))[:devices]:
                 stands.put(device, pattern)
     more_rps = stands.served_rps - before_rps
     enough = all(rate_rps * (1 - DUST) <= more_rps[number] + DUST for number, (rate_rps, _) in broken.items())
     return stands if broken and enough and lawful(stands) else None
 
 
-def _free(seats: Seats, pool: int) -> list[int]:
-    """Devices where nothing is planned or stands, and which may all draw what they can."""
+def _free(seats: Seats, toward: Seats, pool: int) -> list[int]:
+    """Devices where nothing stands, is planned or to come, and which may all draw what they can."""
     floor, left_w, found = seats.floor, seats.left_w.copy(), list[int]()
     most_w = floor.problem.pools[pool].limit_w - floor.problem.pools[pool].idle_w
-    idle = [at for at in floor.devices(pool) if seats.patterns[at] is None and at not in floor.held]
+    both = ((at, seats.patterns[at], toward.patterns[at]) for at in floor.devices(pool) if at not in floor.held)
+    idle = [at for at, now, then in both if now is None and then is None]
     for device in sorted(idle, key=lambda at: -seats.left_at(at)):
         domains = [*floor.domains[device]]
         if (left_w[domains] >= most_w - DUST_W).all():
@@ -170,7 +171,7 @@ def _free(seats: Seats, pool: int) -> list[int]:
     return found
 
 
-def _missing(seats: Seats, missing_rps: Floats) -> JointProblem:
+def _missing(seats: Seats, toward: Seats, missing_rps: Floats) -> JointProblem:
     """What is missing, asked of what is idle; of whom nothing is, nothing counts."""
     problem = seats.floor.problem
     works = (
@@ -184,7 +185,7 @@ def _missing(seats: Seats, missing_rps: Floats) -> JointProblem:
         )
         for work, rate_rps in zip(problem.workloads, missing_rps.tolist(), strict=True)
     )
-    pools = (replace(pool, devices=len(_free(seats, at))) for at, pool in enumerate(problem.pools))
+    pools = (replace(pool, devices=len(_free(seats, toward, at))) for at, pool in enumerate(problem.pools))
     return replace(problem, workloads=tuple(works), pools=tuple(pools), caps=(), quotas=())
 
 
