@@ -426,7 +426,8 @@ def test_money_is_asked_for_by_span_and_written_as_csv(world: World, headroom: H
     status, out, _ = headroom("report", "cost", "--from", "2026-11-01", "--to", "2026-11-02T00:30", "-o", "json")
     told = json.loads(out)
     assert (status, told["start"], told["end"]) == (0, "2026-11-01T00:00:00+00:00", "2026-11-02T00:30:00+00:00")
-    assert headroom("report", "cost", "--last", "1month", "--by", "label:team", "-o", "csv")[:2] == (0, "key,usd\n")
+    header = "key,usd,start,end,accounting,accounted_until\n"
+    assert headroom("report", "cost", "--last", "1month", "--by", "label:team", "-o", "csv")[:2] == (0, header)
     status, out, _ = headroom("report", "focus", "--last", "2weeks")
     assert (status, out.split(",")[0], len(out.splitlines())) == (0, "BilledCost", 1)
     for words in (("--by", "label"), ("--by", "node:x"), ("--by", "servic"), ("--last", "1 moon"), ("--from", "soon"),
