@@ -12,7 +12,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -331,12 +331,11 @@ os.kill(os.getpid(), 9)
 """
 
 
-def test_workers_outlive_a_killed_agent_and_the_next_one_takes_over(place: Place) -> None:
-    options = CrewOptions(state_dir=place.folder, ports=place.ports, route_grace_s=0.1, workers_as_agent=True)
-    given = [order("a@1"), impatient(order("b@1", uuid="GPU-b", term="ignore"), 0.3)]
+def pids_of_a_killed_agent(orders: Sequence[CrewOrder], options: CrewOptions) -> tuple[int, ...]:
+    """What an agent of its own started before it died."""
     agent = subprocess.run(
         [sys.executable, "-c", AGENT],
-        input=pickle.dumps((given, options)).hex(),
+        input=pickle.dumps((orders, options)).hex(),
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -344,7 +343,13 @@ def test_workers_outlive_a_killed_agent_and_the_next_one_takes_over(place: Place
         check=False,
     )
     assert agent.returncode == -signal.SIGKILL, agent.stderr
-    pids = tuple(int(pid) for pid in agent.stdout.split())
+    return tuple(map(int, agent.stdout.split()))
+
+
+def test_workers_outlive_a_killed_agent_and_the_next_one_takes_over(place: Place) -> None:
+    options = CrewOptions(state_dir=place.folder, ports=place.ports, route_grace_s=0.1, workers_as_agent=True)
+    given = [order("a@1"), impatient(order("b@1", uuid="GPU-b", term="ignore"), 0.3)]
+    pids = pids_of_a_killed_agent(given, options)
     assert alive(pids) == pids
     crew = place.open()
     assert {each.reading.worker: each.answering for each in crew.found()} == {"a@1": True, "b@1": True}
@@ -429,17 +434,7 @@ def test_how_a_job_ended_is_known_to_whichever_agent_lives_then(
     end, script = tmp_path / "end", 'until [ -e "$0" ]; do sleep 0.05; done; '
     ways = {"well": "exit 0", "badly": "exit 7", "killed": "kill -KILL $$"}
     orders = [job(name, "/bin/sh", "-c", script + way, str(end), total=500) for name, way in ways.items()]
-    agent = subprocess.run(
-        [sys.executable, "-c", AGENT],
-        input=pickle.dumps((orders, options)).hex(),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    assert agent.returncode == -signal.SIGKILL, agent.stderr
-    pids = tuple(map(int, agent.stdout.split()))
+    pids = pids_of_a_killed_agent(orders, options)
     if while_nobody_looks:
         end.touch()
         wait_until(lambda: not alive(pids), "all have ended")
