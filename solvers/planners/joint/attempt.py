@@ -349,13 +349,17 @@ class Attempt:
 
     def certificate(self, kept: Kept, *found: Layout) -> Certificate:
         """What prices of this solve, or of an earlier one, prove of whatever plan. `found`: what is known to do."""
-        units = PROOF_UNITS_LEAST + PROOF_UNITS_PER_WORKLOAD * len(self.reading.problem.workloads)
         loose = loosened(self.request.snapshot, self.request.movable, self.reading)
         prices, same = kept.prices, loose.problem is self.reading.problem
         if prices is not None and not same:
             prices = prices_of(loose.problem, named(self.reading.problem, prices))
-        certificate = Certificate.of(loose, prices, self.spare_deadline(units))
+        certificate = Certificate.of(loose, prices, self.proof_deadline())
         return replace(certificate, warm=kept.patterns[:WARM_MAX], found=found) if same else certificate
+
+    def proof_deadline(self, plan: Plan | None = None) -> Deadline:
+        """What a bound may take that is of earlier prices; or of those settled anew, little where a plan is urgent."""
+        by_size = PROOF_UNITS_PER_WORKLOAD * len(self.reading.problem.workloads)
+        return self.spare_deadline(PROOF_UNITS_LEAST + (0 if plan is not None and self.urgent(plan) else by_size))
 
     def closer_deadline(self, plan: Plan, shown: Shown | None) -> Deadline:
         """What branching may take for a nearer bound: no more work than there is time for, for parts are of that."""

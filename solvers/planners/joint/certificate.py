@@ -30,7 +30,7 @@ from solvers.planners.joint.reading.formulation import Reading, assemble
 from solvers.planners.joint.reading.pools import pools_of
 from solvers.planners.joint.reading.work import staying_of
 from solvers.planners.joint.solve.branch import NEAR, Leaves, Tree, few_devices
-from solvers.planners.joint.solve.generate import Bound, singles
+from solvers.planners.joint.solve.generate import Bound, Pace, generate, singles
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Master, Rows
 from solvers.planners.joint.solve.pricing import Look, Pricing, lagrangian
@@ -112,7 +112,9 @@ CLOSER_UNITS, CARRIED = 2200, 0.98
 SURELY_DEVICES = 1e4
 """So many of the dearest everything counts that is served."""
 WARM_MAX = 600
-"""Patterns that branching begins with."""
+"""Patterns that branching begins with, and the renewal of prices."""
+RENEWED_GAP = 0.01
+"""Of the relaxed optimum over those, prices of today are settled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +175,23 @@ class Certificate:
                 worth = Pricing(judge, rows, judge.width).price(duals, look, deadline, 0.0).ceilings
             proof = None if worth is None or not np.isfinite(worth).all() else Bound.of(rows, duals, worth)
         return Certificate(problem=problem, rows=rows, judge=judge, proof=proof)
+
+    def renewed(self, deadline: Deadline) -> Certificate:
+        """With prices of today, where those of an earlier solve prove too little: they settle from there, over the
+        contents that it found.
+        """
+        if self.proof is None or not self.warm or deadline.over:
+            return self
+        master = Master(self.problem.problem, self.judge)
+        master.offer(singles(master.problem, master.width))
+        master.offer(master.of_patterns(self.warm))
+        found = generate(master, deadline, Pace(gap=RENEWED_GAP, first_pct=1, proven=self.proof))
+        return self if found is None or found.bound is None else replace(self, proof=found.bound)
+
+    @property
+    def prices(self) -> Prices | None:
+        """What the proof is at."""
+        return None if self.proof is None else self.rows.prices(self.proof.duals, self.proof.worth)
 
     @property
     def near(self) -> float:

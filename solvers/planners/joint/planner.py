@@ -26,7 +26,7 @@ from solvers.errors import EngineError
 from solvers.models.worth import Step, aim_of, worth_acting, worth_of
 from solvers.planners import registry
 from solvers.planners.base import IncumbentTaker, PlannerSpec, PlanRequest, Recalling, Thought, hand_over
-from solvers.planners.joint.attempt import NOTHING, SPEC, Attempt, affords_first, remember
+from solvers.planners.joint.attempt import NOTHING, SPEC, Attempt, Kept, affords_first, remember
 from solvers.planners.joint.certificate import Certificate, Loosened
 from solvers.planners.joint.change import JointSearch, Solve, Solved, asked_again, breaks_limits, solved
 from solvers.planners.joint.explain.explaining import explained
@@ -42,7 +42,8 @@ from solvers.planners.joint.whole_devices import counted
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import EMPTY, Layout, Pattern
 
-GAP_PROVEN_PCT = 1e-4
+GAP_PROVEN_PCT, WIDE_PCT = 1e-4, 10.0
+"""A gap that is none; and one for which prices of an earlier solve are settled anew."""
 ANSWERING_PART = 0.93
 """Of the deadline: then the answer begins to be handed over."""
 COUNTING_PART = 0.3
@@ -140,16 +141,13 @@ class Joint(Recalling):
         if rivals.plan.unplaced or advance.best is None or few_devices(reading.problem):
             # To prove and to say what would have to give takes longest, and is least.
             hand_over(reporter, _bare(rivals.plan, by))
-        within = attempt.closer_deadline(rivals.plan, answer.kept.shown)
-        plan, shown = certificate.closer(rivals.plan, answer.kept.shown, within)
-        rivals = replace(rivals, plans={**rivals.plans, rivals.chosen: plan})
+        rivals, kept = _closer(attempt, found, rivals)
         usd_per_h = rivals.plans[SPEC.name].objective.cost_usd_per_h
         reporter.event("joint.solved", chosen=rivals.chosen, usd_per_h=usd_per_h, **answer.found.facts)
         # How long it took is told but is no part of the answer: equal answers are equal.
         told = ((name, number) for name, number in answer.found.facts.items() if not name.endswith("_s"))
         facts = tuple(Fact(name=name, value=float(number)) for name, number in sorted(told))
-        kept = replace(answer.kept, toward=rivals.toward or answer.kept.toward, shown=shown)
-        kept = asked_again(kept, rivals.plan, request.snapshot.target)
+        kept = asked_again(replace(kept, toward=rivals.toward or kept.toward), rivals.plan, request.snapshot.target)
         proposal = replace(_proposal(attempt, rivals, answer.found, facts=facts), ending=ending, by=by)
         return Thought(proposal=proposal, state=remember(reading.problem, kept))
 
@@ -329,6 +327,24 @@ def solved_usd(about: Reading | Loosened, plan: Plan, layout: Layout) -> float:
     usd = layout.bound_usd_per_h - sum((item.unserved_usd * (1 - part) for item, part in parts), start=0.0)
     cost = plan.objective.cost_usd_per_h
     return min(usd, cost) if usd <= cost * (1 + DUST) else 0.0
+
+
+def _closer(attempt: Attempt, found: Found, rivals: Rivals) -> tuple[Rivals, Kept]:
+    """With what more there is time to prove, and what is kept of it: prices of today, where those of an earlier solve
+    prove little of many devices, and what branching proves of few.
+    """
+    kept, certificate = found.solved.kept, found.certificate
+    if (
+        not found.solved.searched
+        and (rivals.plan.gap_pct or 0.0) > WIDE_PCT
+        and not few_devices(attempt.reading.problem)
+    ):
+        found = replace(found, certificate=certificate.renewed(attempt.proof_deadline(rivals.plan)))
+        rivals = replace(rivals, plans={name: bounded(found, item) for name, item in rivals.plans.items()})
+        if certificate.problem.problem is attempt.reading.problem:
+            kept = replace(kept, prices=found.certificate.prices)
+    plan, shown = certificate.closer(rivals.plan, kept.shown, attempt.closer_deadline(rivals.plan, kept.shown))
+    return replace(rivals, plans={**rivals.plans, rivals.chosen: plan}), replace(kept, shown=shown)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

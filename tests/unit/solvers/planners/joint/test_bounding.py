@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from benchmarks.instances.family import family_problem
+from benchmarks.instances.family_snapshot import family_snapshot
 from solvers.domain.change import Target
 from solvers.domain.device import DeviceMode
+from solvers.domain.evidence import SilentReporter
 from solvers.domain.ids import Generation
 from solvers.domain.plan import Destination, Plan
 from solvers.domain.policy import CostBasis, Term
@@ -19,15 +21,17 @@ from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import Affinity
 from solvers.engines.deadline import Deadline
 from solvers.models.worth import worth_of
-from solvers.planners.base import Budget
+from solvers.planners.base import Budget, Thought
+from solvers.planners.joint import planner
 from solvers.planners.joint.attempt import Kept, named, prices_of, recall, remember
 from solvers.planners.joint.certificate import Certificate, loosened
+from solvers.planners.joint.planner import Joint
 from solvers.planners.joint.solve.branch import Leaves
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Rows
 from solvers.planners.joint.solve.pricing import Look, Pricing
 from solvers.planners.joint.solve.solve import SolveOrder, solve
-from solvers.planners.registry import propose
+from solvers.planners.registry import propose, think
 from solvers.problems.joint import Cap
 from tests import builders
 
@@ -335,3 +339,42 @@ def test_prices_are_read_by_another_problem_of_the_same_names() -> None:
     assert again.worth_usd is None
     more = replace(problem, workloads=tuple(replace(item, rate_rps=2 * item.rate_rps) for item in problem.workloads))
     assert prices_of(more, named(problem, prices)).demand_usd == pytest.approx(2 * prices.demand_usd)
+
+
+def test_prices_of_before_are_settled_anew_where_they_prove_little_of_many_devices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Some rates rise and what stands is patched: its gap is told by prices of today, and so are those that follow."""
+    picture = family_snapshot(64, 20, 3)
+    first = thought(picture, b"")
+    stands = standing(picture, plan_of(first))
+    risen = tuple(
+        replace(item, rate_rps_declared=2.0 * (item.rate_rps_declared or 0.0)) if number % 7 == 0 else item
+        for number, item in enumerate(picture.services)
+    )
+    later = replace(stands, services=risen, taken_at_s=picture.taken_at_s + 10.0)
+    monkeypatch.setattr(planner, "WIDE_PCT", 1.0)
+    told = thought(later, first.state)
+    patched = plan_of(told)
+    with monkeypatch.context() as patch:
+        patch.setattr(planner, "WIDE_PCT", inf)
+        by_those_of_before = plan_of(thought(later, first.state))
+    assert patched.assignments == by_those_of_before.assignments
+    assert (patched.gap_pct or inf) < 0.7 * (by_those_of_before.gap_pct or inf)
+    again = replace(standing(later, patched), taken_at_s=later.taken_at_s + 10.0)
+    monkeypatch.setattr(Certificate, "renewed", lambda self, _: self)
+    assert plan_of(thought(again, told.state)).bound_usd_per_h == pytest.approx(patched.bound_usd_per_h, rel=0.01)
+
+
+def thought(picture: Snapshot, state: bytes) -> Thought:
+    return think(
+        Joint(),
+        replace(builders.request(picture), budget=Budget(deadline_s=600.0, work_units=600)),
+        state,
+        SilentReporter(),
+    )
+
+
+def plan_of(thought: Thought) -> Plan:
+    assert thought.proposal.plan is not None
+    return thought.proposal.plan
