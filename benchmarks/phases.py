@@ -343,7 +343,7 @@ PHASES: dict[str, Phase] = {
     "change: reach, priced": _phase((reach._ReachProgramme.priced,), _swap(reach, "PRICED_MAX", 0)),
     "change: reach, closed groups": _phase((), _swap(reach, "GROUPS_MAX", 10**6)),
     "change: remembered longer": _phase(
-        (), _swap(change, "reach_terms", lambda policy: replace(reach_terms(policy), remembered_s=0.0))
+        (), _swap(change, "reach_terms", lambda *asked, **how: replace(reach_terms(*asked, **how), remembered_s=0.0))
     ),
     "change: stopover": _phase((standing.stopover, planner._by_way), _swap(planner, "stopover", _nothing)),
     "change: mended beside": _phase((Advance.mended,), _swap(Advance, "mended", _no)),

@@ -153,11 +153,13 @@ def _cooldown(case: GateCase, *, urgent: bool) -> dict[HoldReason, tuple[Fact, .
 def _churn(case: GateCase, step: Step) -> dict[HoldReason, tuple[Fact, ...]]:
     if case.order.forced or step.within_churn:
         return {}
-    facts = (
+    facts = [
         Fact(name="changes", value=float(step.counted_changes)),
         Fact(name="changes_max", value=float(case.snapshot.policy.changes_max)),
-    )
-    return {HoldReason.CHURN_BUDGET: facts}
+    ]
+    if step.changes_after:
+        facts.append(Fact(name="changes_after", value=float(step.changes_after)))
+    return {HoldReason.CHURN_BUDGET: tuple(facts)}
 
 
 def _small_gain(case: GateCase, step: Step) -> dict[HoldReason, tuple[Fact, ...]]:

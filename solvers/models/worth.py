@@ -386,10 +386,27 @@ class Step:
         voluntary = Transition(changes=tuple(counted))
         return voluntary.process_starts + voluntary.process_stops
 
+    @cached_property
+    def changes_after(self) -> int:
+        """Starts and stops that follow where the plan only makes room."""
+        if self.plan.toward is None:
+            return 0
+        room = replace(self.snapshot.target, assignments=self.plan.assignments, settings=self.plan.settings)
+        launch_s = {model.name: model.launch_s for model in self.snapshot.models}
+        then = diff(room, self.plan.arrived, launch_s)
+        return then.process_starts + then.process_stops
+
     @property
     def within_churn(self) -> bool:
-        """Whether one promotion may cause that many; the first plan may cause any number."""
-        return self.first or self.counted_changes <= self.snapshot.policy.changes_max
+        """Whether one promotion may cause that many, and another what follows, or else room was made for nothing; the
+        first plan may cause any number.
+        """
+        return self.first or max(self.counted_changes, self.changes_after) <= self.snapshot.policy.changes_max
+
+    @property
+    def waits_for_churn(self) -> bool:
+        """Whether to act on it, but for its many changes."""
+        return not self.within_churn and (self.urgent or self.gains_enough)
 
     @property
     def worthwhile(self) -> bool:

@@ -21,6 +21,7 @@ from solvers.domain.ids import DeviceId, WorkloadId
 from solvers.domain.plan import Plan
 from solvers.domain.policy import Term
 from solvers.engines.deadline import Deadline
+from solvers.models.worth import Step, worth_of
 from solvers.planners.base import Knob, PlannerSpec, PlanRequest
 from solvers.planners.joint.certificate import CLOSER_UNITS, WARM_MAX, Certificate, Shown, loosened, most_on_a_device
 from solvers.planners.joint.explain.explaining import SHORT_MAX
@@ -379,6 +380,12 @@ class Attempt:
         """Of how many short workloads there is time to tell what would have to give; None: no time for anything."""
         spare_s = self.clock.left_s - self._explain_s()
         return None if spare_s < 0 else min(SHORT_MAX, int(spare_s / self.clock.crowding / EXPLAIN_S_PER_SHORT))
+
+    def step(self, plan: Plan) -> Step:
+        """From what stands."""
+        snapshot, target = self.request.snapshot, self.request.snapshot.target
+        now = worth_of(snapshot, self.request.movable, target.assignments, target.settings)
+        return Step.of(snapshot, now.objective, plan)
 
     @cached_property
     def terms(self) -> Terms:

@@ -298,6 +298,20 @@ class Certificate:
         return least
 
 
+def solved_usd(about: Reading | Loosened, plan: Plan, layout: Layout) -> float:
+    """What a solve's bound says of a plan: that holds for plans that serve everybody, where nothing is pinned. It
+    counts what jobs do not earn, which is no part of a plan's cost.
+    """
+    works, short, served = about.problem.workloads, {item.workload for item in plan.unplaced}, plan.served_rps
+    all_of = {item.id: item.id not in short and served[item.id] >= item.rate_rps * (1 - DUST) for item in works}
+    if layout.bound_usd_per_h is None or about.pinned or not all(item.may_wait or all_of[item.id] for item in works):
+        return 0.0
+    parts = ((item, min(1.0, served[item.id] / item.rate_rps)) for item in works if item.may_wait)
+    usd = layout.bound_usd_per_h - sum((item.unserved_usd * (1 - part) for item, part in parts), start=0.0)
+    cost = plan.objective.cost_usd_per_h
+    return min(usd, cost) if usd <= cost * (1 + DUST) else 0.0
+
+
 def serving(problem: JointProblem, served_rps: Mapping[WorkloadId, float]) -> JointProblem:
     """The same, asking for no more than is served, a little less so that it holds longer; how many replicas do
     it, and in how many domains, is left out.

@@ -40,7 +40,7 @@ SURPLUS = 1.5
 """What serves so many times what it is sized for could be smaller."""
 RATE_STEPS = 50
 """For each e-fold: rates that are as near as that are the same."""
-REACH_PART = 0.2
+REACH_PART = 0.3
 """Of the deadline, where something stands."""
 NEAR_UNITS = 100
 """What it may take to change only what stands."""
@@ -98,8 +98,8 @@ def solved(search: JointSearch, request: PlanRequest, reading: Reading, state: b
     opened = frozenset() if known and opened is not None else opened
     # In between full solves, the same that stands ends as far from what it could become at best, whoever's rate moved.
     alike = known or (opened is not None and question.split(" ")[:2] == kept.question.split(" ")[:2])
-    terms = replace(reach_terms(policy), left_usd=kept.left_usd if alike else 0.0)
     near, found, late = None, layout_of(standing), False
+    terms = reach_terms(policy, short=found.leaves_short(problem), left_usd=kept.left_usd if alike else 0.0)
     # Where nobody is short and all is solved anyway, what little changes make is asked once, after that.
     asked = bool(standing) and (found.leaves_short(problem) or (opened is not None and not known))
     mended = asked and opened and len(standing) > GROUPS_MAX and search.mended is not None and search.mended()
@@ -114,6 +114,7 @@ def solved(search: JointSearch, request: PlanRequest, reading: Reading, state: b
             search.better(near.layout)
     if search.stuck is not None and not mended and (near is None or near.short):
         search.stuck()
+    before = deadline.left_part
     if opened is None:
         within = portion(deadline, 1 - REACH_PART) if standing else deadline
         found = solve(problem, order, within)
@@ -121,7 +122,7 @@ def solved(search: JointSearch, request: PlanRequest, reading: Reading, state: b
             charge(deadline, within)
     patterns = (*found.patterns, *found.columns, *order.warm)
     if opened is None and standing:
-        within = portion(deadline, REACH_PART)
+        within = portion(deadline, min(1.0, REACH_PART * before / max(deadline.left_part, DUST)))
         near, late = reached(problem, standing, patterns[:FRESH_MAX], terms, within, begin=near), within.late
     count = len(problem.workloads) if opened is None else len(opened)
     return Solved(
@@ -149,14 +150,17 @@ def asked_again(kept: Kept, plan: Plan, stands: Target) -> Kept:
     return replace(kept, question=kept.question.removesuffix(AGAIN) + AGAIN) if waiting else kept
 
 
-def reach_terms(policy: Policy) -> ReachTerms:
-    """What changes of what stands are weighed by."""
+def reach_terms(policy: Policy, *, short: bool = False, left_usd: float = 0.0) -> ReachTerms:
+    """What changes of what stands are weighed by, and how many a gate would bear: none that serve who is `short`."""
     return ReachTerms(
         launch_usd_per_s=policy.launch_usd_per_s,
         restart_part=policy.gain_pct_min / 100,
         period_s=policy.interruption_over_s,
         remembered_s=policy.demand_lookback_s,
         gap=max(GAP, policy.gap_pct_target / 100),
+        left_usd=left_usd,
+        changes_max=policy.changes_max,
+        starts_free=short,
     )
 
 

@@ -27,7 +27,7 @@ from solvers.models.worth import Step, aim_of, worth_acting, worth_of
 from solvers.planners import registry
 from solvers.planners.base import IncumbentTaker, PlannerSpec, PlanRequest, Recalling, Thought, hand_over
 from solvers.planners.joint.attempt import NOTHING, SPEC, Attempt, Kept, affords_first, remember
-from solvers.planners.joint.certificate import Certificate, Loosened
+from solvers.planners.joint.certificate import Certificate, solved_usd
 from solvers.planners.joint.change import JointSearch, Solve, Solved, asked_again, breaks_limits, solved
 from solvers.planners.joint.explain.explaining import explained
 from solvers.planners.joint.reading.formulation import Reading, read
@@ -315,20 +315,6 @@ def bounded(found: Found, plan: Plan) -> Plan:
     return replace(plan, bound_usd_per_h=bound, toward=toward)
 
 
-def solved_usd(about: Reading | Loosened, plan: Plan, layout: Layout) -> float:
-    """What a solve's bound says of a plan: that holds for plans that serve everybody, where nothing is pinned. It
-    counts what jobs do not earn, which is no part of a plan's cost.
-    """
-    works, short, served = about.problem.workloads, {item.workload for item in plan.unplaced}, plan.served_rps
-    all_of = {item.id: item.id not in short and served[item.id] >= item.rate_rps * (1 - DUST) for item in works}
-    if layout.bound_usd_per_h is None or about.pinned or not all(item.may_wait or all_of[item.id] for item in works):
-        return 0.0
-    parts = ((item, min(1.0, served[item.id] / item.rate_rps)) for item in works if item.may_wait)
-    usd = layout.bound_usd_per_h - sum((item.unserved_usd * (1 - part) for item, part in parts), start=0.0)
-    cost = plan.objective.cost_usd_per_h
-    return min(usd, cost) if usd <= cost * (1 + DUST) else 0.0
-
-
 def _closer(attempt: Attempt, found: Found, rivals: Rivals) -> tuple[Rivals, Kept]:
     """With what more there is time to prove, and what is kept of it: prices of today, where those of an earlier solve
     prove little of many devices, and what branching proves of few.
@@ -367,6 +353,8 @@ def rivals_of(attempt: Attempt, seats: Seats, found: Found) -> Rivals:
     plans = {} if attempt.first is None else {attempt.first_by: attempt.first}
     pursuing = pursues(attempt.reading)
     plans[own], to = attempt.written(seats), seats
+    if not pursuing:
+        plans[own], to = _within_churn(attempt, found, plans[own], seats)
     if not (pursuing or attempt.reading.open_ended):
         plans[own], to = _by_way(attempt, found, plans[own], seats)
     toward = tuple((attempt.floor.names[at], item) for at, item in enumerate(to.patterns) if item)
@@ -378,10 +366,26 @@ def rivals_of(attempt: Attempt, seats: Seats, found: Found) -> Rivals:
     plans = {name: bounded(found, item) for name, item in plans.items()}
     parts = [interrupted.get(name, 0.0) for name in plans]
     chosen = tuple(plans)[better(request.snapshot, request.movable, tuple(plans.values()), parts)]
+    if _held_openly(attempt, plans[chosen], plans[own]):
+        chosen = own
     rivals = Rivals(plans=plans, chosen=chosen, toward=toward if chosen == own else ())
     if not attempt.reading.open_ended or chosen in (STANDING, CAPACITY):
         return rivals
     return _filled(attempt, seats, found, rivals, plans.get(attempt.first_by))
+
+
+def _within_churn(attempt: Attempt, found: Found, plan: Plan, seats: Seats) -> tuple[Plan, Seats]:
+    """This plan, or where it changes more than one promotion may, what so many changes make of what stands."""
+    if found.solved.reached is None or attempt.hurried or attempt.step(plan).within_churn:
+        return plan, seats
+    less = seat(attempt.floor, found.solved.reached.layout, attempt.terms)
+    step = attempt.step(attempt.written(less))
+    return (step.plan, less) if step.transition.changes and step.worthwhile else (plan, seats)
+
+
+def _held_openly(attempt: Attempt, plan: Plan, other: Plan) -> bool:
+    """Whether this one changes nothing, and the other would be made but for its many changes: people may allow them."""
+    return attempt.step(other).waits_for_churn and not attempt.step(plan).transition.changes
 
 
 def _may_stand(attempt: Attempt, plans: Mapping[str, Plan]) -> bool:
@@ -421,7 +425,8 @@ def _by_way(attempt: Attempt, found: Found, plan: Plan, seats: Seats) -> tuple[P
     )
     way = replace(attempt.written(room), toward=to)
     besides = plan.objective.net_usd_per_h - aim_of(request.snapshot, way).net_usd_per_h
-    if besides < at_once or not better(request.snapshot, request.movable, (plan, way)):
+    goes = better(request.snapshot, request.movable, (plan, way)) == 1 or _held_openly(attempt, plan, way)
+    if besides < at_once or not goes:
         return plan, seats
     return way, toward
 

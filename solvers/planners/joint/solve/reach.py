@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import inf
 
 import numpy as np
 
@@ -31,10 +32,14 @@ from solvers.problems.patterns import EMPTY, Judged, Layout, Pattern, Patterns, 
 
 GROUPS_MAX = 40
 """Groups that are open."""
-ROWS_MAX, ROWS_PER_S, ROWS_PER_UNIT = 20_000, 8000.0, 120.0
+ROWS_MAX, ROWS_PER_S, ROWS_PER_UNIT = 20_000, 6000.0, 120.0
 """Contents that are looked at in all, and for each second or unit of work that there is."""
 PRICED_MAX, PRICED_LOOK = 4, Look(part=0.02, step_pct=5, repeats=4)
 """Times that contents are priced at what the programme's relaxed optimum would pay for them, and how closely."""
+CHURN_SPARED = 5
+"""One in so many changes is spared."""
+SEARCH_PART = 0.5
+"""Of the deadline, kept from looking for contents for the search."""
 STEPS_LEAST = 4
 """Shares that a new member is tried with."""
 COLUMNS_MOST, STEPS, STEPS_PER_S = 1600, 40_000_000, 1e8
@@ -69,6 +74,14 @@ class ReachTerms:
     remembered_s: float = 0.0
     gap: float = GAP
     left_usd: float = 0.0
+    changes_max: float = inf
+    """Of replicas: that start, but where those are free; and that end, of which one that moves is both."""
+    starts_free: bool = False
+
+    @property
+    def changes_most(self) -> float:
+        """So many start, and so many end: a little less, for not all who start are those who end elsewhere."""
+        return self.changes_max - self.changes_max // CHURN_SPARED if self.changes_max < inf else inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,16 +107,19 @@ def reached(
 ) -> Reached:
     """`fresh`: contents that a solve found. `begin`: what came out of the same with other ones."""
     stands = StandingGroups.of(problem, standing)
-    rows = ROWS_PER_S * deadline.left_s if deadline.work_units is None else ROWS_PER_UNIT * deadline.work_units
+    rows = ROWS_PER_S * deadline.left_s / deadline.crowding if deadline.work_units is None else ROWS_PER_UNIT * deadline.work_units
     options = Prospects.of(stands, fresh, int(min(rows, ROWS_MAX)))
     taken = () if begin is None else begin.taken
     options = options.joined(stands.judge, *_keyed(taken, stands.judge.width))
     deadline.spend(1 + int(len(options.group) / ROWS_PER_UNIT))
     for _ in range(PRICED_MAX):
+        before = deadline.left_part
         more = options.and_also(stands, _ReachProgramme(stands, options, terms).priced(deadline))
         if len(more.group) == len(options.group):
             break
         options = more
+        if 2 * deadline.left_part - before < SEARCH_PART:
+            break  # another look like this one would be taken from the search
     sheet = _ReachProgramme(stands, options, terms)
     if begin is not None and begin.period_s == terms.period_s:
         terms = replace(terms, left_usd=begin.left_usd)
@@ -287,25 +303,36 @@ class _ReachProgramme:
         self.master = master = Rows(problem, Rows(problem).activity(closed, devices))
         own, change = master.columns(options.judged), GroupTurnover.of(stands, options)
         usd, groups = options.judged.usd_per_h, len(stands.devices)
-        ends_at = master.count + groups
-        contents = Columns.of(
-            usd + terms.launch_usd_per_s * change.launch_s + terms.restart_part * usd * change.new_part,
-            column=np.concatenate([own.number, np.arange(len(usd)), change.column]),
-            row=np.concatenate([own.row, master.count + options.group, ends_at + change.work]),
-            value=np.concatenate([own.value, np.ones(len(usd)), change.ends_rps]),
-            upper=stands.devices[options.group].astype(np.float64),
-        )
+        ends_at, each = master.count + groups, np.arange(len(usd))
         least = problem.least_rps
         self.least = np.maximum(0.0, least - closed.served_rps(problem, devices))
         self.must = np.flatnonzero(self.least > SURE * least)
         flags = 2 * len(self.must)
+        starts_at = np.full(len(usd), ends_at + works + flags)
+        contents = Columns.of(
+            usd + terms.launch_usd_per_s * change.launch_s + terms.restart_part * usd * change.new_part,
+            column=np.concatenate([own.number, each, change.column, each, each]),
+            row=np.concatenate(
+                [own.row, master.count + options.group, ends_at + change.work, starts_at, starts_at + 1]
+            ),
+            value=np.concatenate([own.value, np.ones(len(usd)), change.ends_rps, change.starts, change.stays]),
+            upper=stands.devices[options.group].astype(np.float64),
+        )
         spare = np.where(self.least > SURE * least, np.maximum(0.0, stands.before_rps - least), np.inf)
-        self.lower = np.concatenate([master.lower, np.full(groups + works + flags, -np.inf)])
-        self.upper = np.concatenate([master.upper, stands.devices.astype(np.float64), spare, np.zeros(flags)])
+        self.lower = np.concatenate([master.lower, np.full(groups + works + flags + 1, -np.inf), [self._stay(terms)]])
+        most = [np.zeros(flags), [inf if terms.starts_free else terms.changes_most, inf]]
+        self.upper = np.concatenate([master.upper, stands.devices.astype(np.float64), spare, *most])
         undone = self._undone(master, ends_at, terms)
         self.columns, self.first = Columns.joined([*undone, contents]), sum(len(item) for item in undone)
         self.choices = GroupChoices(
             columns=contents, group=options.group, devices=stands.devices, ends=self._ends(undone, ends_at)
+        )
+
+    def _stay(self, terms: ReachTerms) -> float:
+        """How many replicas have to go on as they are."""
+        stands = self.stands
+        return (
+            float(stands.devices[: stands.count] @ (stands.judged.rows.variants >= 0).sum(axis=1)) - terms.changes_most
         )
 
     def _undone(self, master: Rows, ends_at: int, terms: ReachTerms) -> list[Columns]:
@@ -417,6 +444,9 @@ class GroupTurnover:
     launch_s: Floats
     new_part: Floats
     """Of the option's share."""
+    starts: Floats
+    stays: Floats
+    """Replicas."""
     column: Whole
     work: Whole
     ends_rps: Floats
@@ -447,6 +477,8 @@ class GroupTurnover:
         return GroupTurnover(
             launch_s=(launch_s[rows.variants] * new).sum(axis=1),
             new_part=(rows.shares_pct * new).sum(axis=1) / np.maximum(share, 1),
+            starts=new.sum(axis=1).astype(np.float64),
+            stays=((has >= 0) & ~left).sum(axis=1).astype(np.float64),
             column=column,
             work=problem.variant_workload[held.rows.variants[column, member]],
             ends_rps=held.capacity_rps[column, member],

@@ -11,7 +11,7 @@ from solvers.cycle.ports import CycleOrder
 from solvers.cycle.record import Decision, HoldReason, Lane
 from solvers.domain.change import Change, ChangeKind, Transition
 from solvers.domain.evidence import Finding, FindingCode, Severity
-from solvers.domain.ids import CycleId, Digest, Generation, WorkloadId
+from solvers.domain.ids import CycleId, Digest, Generation, ReplicaId, WorkloadId
 from solvers.domain.plan import Destination, Plan
 from solvers.domain.policy import ALWAYS, CostBasis, Objective, Term
 from solvers.domain.snapshot import JobStatus, NodeStatus, Snapshot
@@ -201,6 +201,14 @@ class TestChurnBudget:
         kinds = (ChangeKind.STOP, ChangeKind.MOVE, ChangeKind.SET_BATCH, ChangeKind.SET_ENVELOPE)
         changes = tuple(change(kind, f"demo/vision#{index}") for index, kind in enumerate(kinds))
         assert gate(case(snapshot=self.few(), transition=Transition(changes=changes))).promote
+
+    def test_what_follows_a_plan_that_only_makes_room_counts_too(self) -> None:
+        """Or else room would be made, and paid for, that nothing is ever moved into."""
+        more = tuple(replace(STANDING, replica=ReplicaId(f"demo/vision#{index}")) for index in range(9))
+        to = Destination(assignments=more, settings=(), unplaced=(), objective=Objective(cost_usd_per_h=0.1))
+        decision = gate(case(snapshot=self.few(), plan=replace(plan(cost_usd_per_h=2.0), toward=to)))
+        assert HoldReason.CHURN_BUDGET in held(decision)
+        assert {fact.name: fact.value for fact in decision.facts}["changes_after"] > 2.0
 
     @pytest.mark.parametrize("first", [True, False])
     def test_the_first_plan_and_a_forced_one_may_exceed_it(self, first: bool) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from solvers.domain.evidence import SilentReporter
 from solvers.domain.ids import Generation, GpuTypeName
-from solvers.domain.plan import Assignment
+from solvers.domain.plan import Assignment, Plan
 from solvers.domain.policy import CostBasis, Objective
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import Affinity
@@ -134,6 +134,18 @@ class TestReached:
         short = scene(replace(of, workloads=(replace(works[0], rate_least_rps=105.0), works[1])), {CHEAP: 0, 3: 1})
         assert sum(count for (_, network), count in contents(short, found(short)).items() if network == 0) == 2
 
+    @pytest.mark.parametrize(
+        ("most", "starts_free", "moved"), [(0, False, 0), (2, False, 2), (0, True, 0), (2, True, 2), (4, False, 3)]
+    )
+    def test_no_more_starts_and_ends_than_one_promotion_may_cause(
+        self, most: int, starts_free: bool, moved: int
+    ) -> None:
+        made = scene(three_pools(90.0, 90.0, 90.0, 90.0, devices=(3, 1, 3)), {3: 0, 4: 1, 5: 2, 6: 3})
+        terms = replace(TERMS, changes_max=most, starts_free=starts_free)
+        there = contents(made, found(made, terms))
+        assert sum(count for (pool, _), count in there.items() if pool == CHEAP) == moved
+        assert sum(there.values()) == 4
+
     def test_no_more_replicas_than_allowed(self) -> None:
         of = three_pools(150.0, 90.0, devices=(3, 0, 1))
         one = replace(of.workloads[0], replicas_max=1)
@@ -235,6 +247,46 @@ def test_what_is_had_at_once_comes_before_room() -> None:
     assert later is not None
     assert later.toward is not None
     assert where(later.toward.assignments) == MOVED | {("s2", "e")}
+
+
+def standing_dear(count: int, **policy: object) -> Snapshot:
+    """Services alone on an A100 each, which would all be served by L4s that are idle."""
+    alone, names = Affinity(dedicated=True), [f"s{number}" for number in range(count)]
+    fleet = [builders.device(f"{kind}{number}", 0, kind) for kind in ("a100", "l4") for number in range(count)]
+    services = [builders.service(name, rate_rps_declared=50.0, affinity=alone) for name in names]
+    made = builders.policy(cost_basis=CostBasis.DEVICE, energy_usd_per_kwh=0.0, **policy)
+    dear = [replace(item, gpu_types_allowed=(GpuTypeName("a100"),)) for item in services]
+    plan = asked(builders.snapshot(fleet, dear, policy=made)).proposal.plan
+    assert plan is not None
+    return builders.snapshot(fleet, services, policy=made, target=builders.target(plan.assignments))
+
+
+def on(plan: Plan, kind: str) -> int:
+    return sum(kind in item.device for item in plan.assignments)
+
+
+def test_of_more_changes_than_one_promotion_may_cause_some_are_made() -> None:
+    picture = standing_dear(5, changes_max=2)
+    thought = asked(picture)
+    for moved in (2, 4, 5):
+        plan = thought.proposal.plan
+        assert plan is not None
+        assert (on(plan, "l4"), on(plan, "a100")) == (moved, 5 - moved)
+        assert Step.of(picture, worth_now(picture), plan).worthwhile
+        target = builders.target(plan.assignments, settings=plan.settings, generation=Generation(2))
+        picture = replace(picture, target=target, taken_at_s=picture.taken_at_s + 200.0)
+        thought = asked(picture, thought.state)
+
+
+def test_no_room_is_made_for_what_changes_more_than_one_promotion_may_which_is_told() -> None:
+    picture = standing_apart(interruption_over_s=60.0, changes_max=1)
+    plan = asked(picture).proposal.plan
+    assert plan is not None
+    step = Step.of(picture, worth_now(picture), plan)
+    assert (step.counted_changes, step.changes_after) == (1, 3)
+    assert (step.within_churn, step.waits_for_churn, step.worthwhile) == (False, True, False)
+    borne = replace(picture, policy=replace(picture.policy, changes_max=3))
+    assert Step.of(borne, worth_now(picture), plan).worthwhile
 
 
 @pytest.fixture
