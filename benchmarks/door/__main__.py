@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.door import cases
-from benchmarks.door.cases import Case, after_change, after_haste
+from benchmarks.door.cases import Case, after_change, after_cycle, after_haste
 from benchmarks.door.command import Asked, Ran, ask
 from benchmarks.door.remembered import cycle
 from benchmarks.instances.__main__ import write
@@ -35,6 +35,7 @@ GROUPS = {
     "family": cases.family,
     "changed": cases.changed,
     "hasty": cases.hasty,
+    "dear": cases.dear,
     "busy": cases.busy,
     "peers": cases.peers,
 }
@@ -146,6 +147,9 @@ def _measured(case: Case, folder: Path, again: int) -> Row:
         if plan is None:
             raise SystemExit(f"{case.name}: there is no first plan")
         first, snapshot = f"{plan.objective.cost_usd_per_h:.3f} stood", after_haste(snapshot, plan)
+    elif case.cycles:
+        stood, snapshot = _followed(case, snapshot, folder)
+        first = f"stood at {', '.join(f'{usd:.2f}' for usd in stood)}"
     kept, runs = memory.read_bytes() if case.memory else b"", []
     for _ in range(again):
         memory.write_bytes(kept)
@@ -154,6 +158,19 @@ def _measured(case: Case, folder: Path, again: int) -> Row:
     moves = f"{ran.starts} starts, {ran.stops} stops, {first}" if first else ""
     note = "" if plan is None else case.note(snapshot, plan)
     return _row(case, ran, note or moves or f"{ran.gpus} GPUs")
+
+
+def _followed(case: Case, snapshot: Snapshot, folder: Path) -> tuple[list[float], Snapshot]:
+    """What stood before each cycle, $/h, and the picture of the last one."""
+    _, plan = _ran(replace(case, planner="greedy"), snapshot, folder)
+    if plan is None:
+        raise SystemExit(f"{case.name}: there is no first plan")
+    stood, snapshot = [plan.objective.cost_usd_per_h], after_haste(snapshot, plan)
+    for _ in range(case.cycles - 1):
+        _, plan = _ran(case, snapshot, folder)
+        snapshot, made = after_cycle(snapshot, plan)
+        stood.append(plan.objective.cost_usd_per_h if plan is not None and made else stood[-1])
+    return stood, snapshot
 
 
 def _row(case: Case, ran: Ran, note: str) -> Row:

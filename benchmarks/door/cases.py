@@ -22,11 +22,15 @@ from benchmarks.instances.parvagpu import parvagpu_snapshot
 from benchmarks.instances.rented import inferno_snapshot, melange_snapshot
 from benchmarks.sources.rows import data_folder, table
 from lab.benches.rolling.problems import InfernoCase
+from lab.world.targets import next_target
 from solvers.domain.change import Target
 from solvers.domain.codec import from_json
+from solvers.domain.ids import WorkloadId
 from solvers.domain.plan import Plan
+from solvers.domain.policy import Policy
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.telemetry import Demand, DemandOrigin
+from solvers.models.worth import Step, worth_of
 
 FAMILY = ((8, 5, 1.0), (64, 20, 2.0), (256, 60, 5.0), (1000, 200, 10.0))
 LARGE = ((5000, 1000, 60.0, 60_000), (20000, 3000, 180.0, 180_000))
@@ -48,8 +52,9 @@ MELANGE = ((36, 6, 8), (25, 4, 8), (36, 6, 4))
 PARVAGPU_GPUS = {1: 2, 2: 3, 3: 5, 4: 7}
 FGD_PCT = "95.2 % given out when 100 % has arrived (FGD)"
 CHANGED, CHANGED_TIMES = 10, 1.3
-HASTY_S, STOOD_S = 3.0, 10_000.0
-"""Of what a fleet's first plan was made by, on a machine with other work, and for how long it has stood."""
+HASTY_S, STOOD_S, PAUSE_S = 3.0, 10_000.0, 300.0
+"""Of what a fleet's first plan was made by, on a machine with other work; for how long it has stood; between plans."""
+CHANGES_MAX: int = Policy.__dataclass_fields__["changes_max"].default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +76,8 @@ class Case:
     """The plan is made the target, some rates change, and it is the second plan that counts."""
     hasty_s: float | None = None
     """The same of a first plan by such a deadline beside others, hours later, and nothing changed."""
+    cycles: int = 0
+    """What greed planned is the target, then what each of so many plans makes of it, where a gate would promote it."""
     memory: bool = False
     """What planners kept of the first plan is handed to the second one, in a file."""
     remembered: bool = False
@@ -105,6 +112,14 @@ def hasty(seeds: tuple[int, ...]) -> Iterator[Case]:
             case = _family(1000, 200, seed, deadline_s)
             name = f"{case.name}, planned in haste, {deadline_s:g} s"
             yield replace(case, group="hasty", name=name, hasty_s=HASTY_S, picture=partial(_counted, 1000, 200, seed))
+
+
+def dear(seeds: tuple[int, ...]) -> Iterator[Case]:
+    """What stands is dear, and no promotion may change more than the default policy allows."""
+    for seed in seeds[:2]:
+        case = replace(_family(100, 40, seed, 5.0), group="dear", picture=partial(_counted, 100, 40, seed, CHANGES_MAX))
+        for cycles in (1, 8):
+            yield replace(case, name=f"{case.name}, what greed planned, {cycles} cycles", cycles=cycles, memory=True)
 
 
 def large(seeds: tuple[int, ...]) -> Iterator[Case]:
@@ -187,9 +202,11 @@ def _family(gpus: int, services: int, seed: int, deadline_s: float) -> Case:
     )
 
 
-def _counted(gpus: int, services: int, seed: int) -> Snapshot:
+def _counted(gpus: int, services: int, seed: int, changes_max: int | None = None) -> Snapshot:
     """The same, and what was declared is what gateways count: nobody can use more."""
     snapshot = family_snapshot(gpus, services, seed)
+    if changes_max is not None:
+        snapshot = replace(snapshot, policy=replace(snapshot.policy, changes_max=changes_max))
     counted = (
         replace(Demand.declared(item.id, item.rate_rps_declared), origin=DemandOrigin.OBSERVED)
         for item in snapshot.services
@@ -225,6 +242,19 @@ def after_change(snapshot: Snapshot, plan: Plan) -> Snapshot:
     named = [item.id for item in standing.services[::step][:CHANGED]]
     rates = tuple(RateChange(service=name, factor=CHANGED_TIMES) for name in named)
     return apply_changes(standing, Changes(rates=rates))
+
+
+def after_cycle(snapshot: Snapshot, plan: Plan | None) -> tuple[Snapshot, bool]:
+    """Five minutes later, and whether the plan is the target, which it is if a gate would not hold it."""
+    later = replace(snapshot, taken_at_s=snapshot.taken_at_s + PAUSE_S)
+    if plan is None:
+        return later, False
+    target, movable = snapshot.target, tuple(WorkloadId(item.id) for item in snapshot.services)
+    now = worth_of(snapshot, movable, target.assignments, target.settings).objective
+    step = Step.of(snapshot, now, plan)
+    if not (step.transition.changes and step.worthwhile):
+        return later, False
+    return replace(later, target=next_target(target, plan, snapshot.taken_at_s)), True
 
 
 def after_haste(snapshot: Snapshot, plan: Plan) -> Snapshot:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -19,9 +19,9 @@ import numpy as np
 from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.domain.ids import DeviceId, WorkloadId
 from solvers.domain.plan import Plan
-from solvers.domain.policy import Term
+from solvers.domain.policy import Objective, Term
 from solvers.engines.deadline import Deadline
-from solvers.models.worth import Step, worth_of
+from solvers.models.worth import Step, aim_of, worth_acting, worth_of
 from solvers.planners.base import Knob, PlannerSpec, PlanRequest
 from solvers.planners.joint.certificate import CLOSER_UNITS, WARM_MAX, Certificate, Shown, loosened, most_on_a_device
 from solvers.planners.joint.explain.explaining import SHORT_MAX
@@ -381,11 +381,32 @@ class Attempt:
         spare_s = self.clock.left_s - self._explain_s()
         return None if spare_s < 0 else min(SHORT_MAX, int(spare_s / self.clock.crowding / EXPLAIN_S_PER_SHORT))
 
+    @cached_property
+    def stands(self) -> Objective:
+        """What stands, by today's numbers."""
+        snapshot, target = self.request.snapshot, self.request.snapshot.target
+        return worth_of(snapshot, self.request.movable, target.assignments, target.settings).objective
+
     def step(self, plan: Plan) -> Step:
         """From what stands."""
-        snapshot, target = self.request.snapshot, self.request.snapshot.target
-        now = worth_of(snapshot, self.request.movable, target.assignments, target.settings)
-        return Step.of(snapshot, now.objective, plan)
+        return Step.of(self.request.snapshot, self.stands, plan)
+
+    def better(self, plans: Sequence[Plan], interrupted: Sequence[float] = ()) -> int:
+        """Index of the plan to propose; the first sets the mark. `interrupted`: counts as unserved, where known."""
+        snapshot, more = self.request.snapshot, interrupted or [0.0] * len(plans)
+        aims = [aim_of(snapshot, plan) for plan in plans]
+        terms = snapshot.policy.terms
+        keys = [replace(aim, unserved=aim.unserved + part).key(terms) for aim, part in zip(aims, more, strict=True)]
+        able = [index for index, key in enumerate(keys) if key <= keys[0]]
+        if len(able) > 1:
+            able = [able[number] for number in worth_acting(self.step(plans[index]) for index in able)]
+        return min(able, key=lambda index: (keys[index], index))
+
+    def held_openly(self, plan: Plan, other: Plan) -> bool:
+        """Whether this plan changes nothing, and the other would be made but for its many changes: people may allow
+        them.
+        """
+        return self.step(other).waits_for_churn and not self.step(plan).transition.changes
 
     @cached_property
     def terms(self) -> Terms:

@@ -13,17 +13,16 @@ What is spare at last goes to services that can use more, if our own plan is as 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from solvers.domain.evidence import Contender, Fact, Insight, Reason, ReasonCode, Reporter
-from solvers.domain.ids import DeviceId, WorkloadId
+from solvers.domain.ids import DeviceId
 from solvers.domain.plan import Destination, Plan, PlannerEnding, Proposal, ProposalStatus
-from solvers.domain.snapshot import Snapshot
 from solvers.engines.deadline import Deadline
 from solvers.errors import EngineError
-from solvers.models.worth import Step, aim_of, worth_acting, worth_of
+from solvers.models.worth import aim_of
 from solvers.planners import registry
 from solvers.planners.base import IncumbentTaker, PlannerSpec, PlanRequest, Recalling, Thought, hand_over
 from solvers.planners.joint.attempt import NOTHING, SPEC, Attempt, Kept, affords_first, remember
@@ -208,7 +207,7 @@ class Advance:
 
     def better(self, layout: Layout) -> None:
         """Seat a layout and hand it over, if it is a good deal better than what was; the first one however late."""
-        attempt, request = self.attempt, self.attempt.request
+        attempt = self.attempt
         usd, begun_s = layout.judged_usd(attempt.reading.problem), attempt.clock.elapsed_s
         gain = ADVANCE_LEAP if begun_s < self.resting_until_s else ADVANCE_GAIN
         if not isinstance(self.reporter, IncumbentTaker) or usd > (1 - gain) * self.best_usd:
@@ -221,7 +220,7 @@ class Advance:
             # There is no time for a better one of our own, but greed may serve who is short.
             self.attempt = self.with_first(attempt, urged=True)
             self.begin()
-        if self.best is None or better(request.snapshot, request.movable, (self.best, plan)) == 1:
+        if self.best is None or attempt.better((self.best, plan)) == 1:
             self.best, self.best_usd = plan, usd
             self.reporter.found(_bare(plan))
         self.took_s = attempt.clock.elapsed_s - begun_s
@@ -349,7 +348,7 @@ class Rivals:
 
 def rivals_of(attempt: Attempt, seats: Seats, found: Found) -> Rivals:
     """All contenders with their bounds, and the one to propose."""
-    own, request, standing = SPEC.name, attempt.request, attempt.reading.standing_patterns
+    own, standing = SPEC.name, attempt.reading.standing_patterns
     plans = {} if attempt.first is None else {attempt.first_by: attempt.first}
     pursuing = pursues(attempt.reading)
     plans[own], to = attempt.written(seats), seats
@@ -365,8 +364,8 @@ def rivals_of(attempt: Attempt, seats: Seats, found: Found) -> Rivals:
         plans[STANDING] = attempt.written(seat(attempt.floor, layout_of(standing), attempt.terms))
     plans = {name: bounded(found, item) for name, item in plans.items()}
     parts = [interrupted.get(name, 0.0) for name in plans]
-    chosen = tuple(plans)[better(request.snapshot, request.movable, tuple(plans.values()), parts)]
-    if _held_openly(attempt, plans[chosen], plans[own]):
+    chosen = tuple(plans)[attempt.better(tuple(plans.values()), parts)]
+    if attempt.held_openly(plans[chosen], plans[own]):
         chosen = own
     rivals = Rivals(plans=plans, chosen=chosen, toward=toward if chosen == own else ())
     if not attempt.reading.open_ended or chosen in (STANDING, CAPACITY):
@@ -381,11 +380,6 @@ def _within_churn(attempt: Attempt, found: Found, plan: Plan, seats: Seats) -> t
     less = seat(attempt.floor, found.solved.reached.layout, attempt.terms)
     step = attempt.step(attempt.written(less))
     return (step.plan, less) if step.transition.changes and step.worthwhile else (plan, seats)
-
-
-def _held_openly(attempt: Attempt, plan: Plan, other: Plan) -> bool:
-    """Whether this one changes nothing, and the other would be made but for its many changes: people may allow them."""
-    return attempt.step(other).waits_for_churn and not attempt.step(plan).transition.changes
 
 
 def _may_stand(attempt: Attempt, plans: Mapping[str, Plan]) -> bool:
@@ -425,25 +419,10 @@ def _by_way(attempt: Attempt, found: Found, plan: Plan, seats: Seats) -> tuple[P
     )
     way = replace(attempt.written(room), toward=to)
     besides = plan.objective.net_usd_per_h - aim_of(request.snapshot, way).net_usd_per_h
-    goes = better(request.snapshot, request.movable, (plan, way)) == 1 or _held_openly(attempt, plan, way)
+    goes = attempt.better((plan, way)) == 1 or attempt.held_openly(plan, way)
     if besides < at_once or not goes:
         return plan, seats
     return way, toward
-
-
-def better(
-    snapshot: Snapshot, movable: tuple[WorkloadId, ...], plans: Sequence[Plan], interrupted: Sequence[float] = ()
-) -> int:
-    """Index of the plan to propose; the first sets the mark. `interrupted`: counts as unserved, where known."""
-    terms, aims = snapshot.policy.terms, [aim_of(snapshot, plan) for plan in plans]
-    more = interrupted or [0.0] * len(plans)
-    keys = [replace(aim, unserved=aim.unserved + part).key(terms) for aim, part in zip(aims, more, strict=True)]
-    able = [index for index, key in enumerate(keys) if key <= keys[0]]
-    if len(able) > 1:
-        target = snapshot.target
-        now = worth_of(snapshot, movable, target.assignments, target.settings).objective
-        able = [able[number] for number in worth_acting(Step.of(snapshot, now, plans[index]) for index in able)]
-    return min(able, key=lambda index: (keys[index], index))
 
 
 def _pursued(

@@ -107,7 +107,11 @@ def reached(
 ) -> Reached:
     """`fresh`: contents that a solve found. `begin`: what came out of the same with other ones."""
     stands = StandingGroups.of(problem, standing)
-    rows = ROWS_PER_S * deadline.left_s / deadline.crowding if deadline.work_units is None else ROWS_PER_UNIT * deadline.work_units
+    rows = (
+        ROWS_PER_S * deadline.left_s / deadline.crowding
+        if deadline.work_units is None
+        else ROWS_PER_UNIT * deadline.work_units
+    )
     options = Prospects.of(stands, fresh, int(min(rows, ROWS_MAX)))
     taken = () if begin is None else begin.taken
     options = options.joined(stands.judge, *_keyed(taken, stands.judge.width))

@@ -17,9 +17,11 @@ from solvers.domain.ids import CycleId, Generation, ReplicaId
 from solvers.domain.plan import Plan, Proposal
 from solvers.domain.policy import Choice, CostBasis, Objective, Term
 from solvers.domain.snapshot import Snapshot
+from solvers.engines.deadline import Deadline
 from solvers.models.worth import worth_of
 from solvers.planners.base import PlanRequest
-from solvers.planners.joint.planner import better
+from solvers.planners.joint.attempt import Attempt
+from solvers.planners.joint.reading.formulation import read
 from solvers.planners.registry import propose
 from tests import builders
 
@@ -45,16 +47,20 @@ def plan(picture: Snapshot, moved: int = 0, **objective: float) -> Plan:
 
 
 def chosen(picture: Snapshot, *plans: Plan) -> int:
-    return better(picture, builders.everything_movable(picture), plans)
+    return attempt(picture).better(plans)
+
+
+def attempt(picture: Snapshot) -> Attempt:
+    request = builders.request(picture)
+    return Attempt(request=request, reading=read(picture, request.movable), clock=Deadline(60.0))
 
 
 def test_what_a_plan_interrupts_counts_as_unserved_where_it_is_known() -> None:
     picture = standing()
     short, served = plan(picture, unserved=1.0), plan(picture, unserved=0.0)
-    movable = builders.everything_movable(picture)
-    assert better(picture, movable, (short, served)) == 1
-    assert better(picture, movable, (short, served), (0.0, 0.9)) == 1
-    assert better(picture, movable, (short, served), (0.0, 1.1)) == 0
+    assert attempt(picture).better((short, served)) == 1
+    assert attempt(picture).better((short, served), (0.0, 0.9)) == 1
+    assert attempt(picture).better((short, served), (0.0, 1.1)) == 0
 
 
 def cost(picture: Snapshot) -> float:
