@@ -12,6 +12,7 @@ from app.store.cycles import CycleSummary
 from app.store.plans import PlanSummary
 from app.store.targets import Lease, Proven
 from app.store.telemetry import FleetCounts
+from solvers.cycle.record import Decision, HoldReason
 from solvers.domain.plan import Unplaced
 
 UNLED_S = 15.0
@@ -61,8 +62,18 @@ def planning_line(cycle: CycleSummary | None) -> PlanningLine | None:
         planner=found.planner,
         ending=found.ending.value,
         stood_in=found.stood_in,
-        answered=answered_words(found),
+        answered=answered_words(found) + _held_words(cycle.decision),
     )
+
+
+def _held_words(decision: Decision | None) -> str:
+    """What people may allow: a plan that is held for its many changes."""
+    if decision is None or HoldReason.CHURN_BUDGET not in decision.reasons:
+        return ""
+    facts = {fact.name.rpartition(".")[2]: float(fact.value) for fact in decision.facts}
+    changes, after, most = (facts.get(name, 0.0) for name in ("changes", "changes_after", "changes_max"))
+    told = f"{changes:,.0f} starts and stops" if changes > most else f"{after:,.0f} starts and stops after it made room"
+    return f"; held, for it takes {told}, and one plan may {most:,.0f}: headroom plan --apply makes one like it"
 
 
 def plan_line(

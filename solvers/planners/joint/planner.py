@@ -309,7 +309,8 @@ def bounded(found: Found, plan: Plan) -> Plan:
     """The plan with the best of what prices, the solve and counting proved."""
     proven = [item for item in (found.solved.found, found.counted) if item is not None]
     about = found.certificate.problem
-    bound = max(found.certificate.bound(plan), *(solved_usd(about, plan, item) for item in proven))
+    known = plan.bound_usd_per_h or 0.0
+    bound = max(known, found.certificate.bound(plan), *(solved_usd(about, plan, item) for item in proven))
     toward = plan.toward and replace(plan.toward, bound_usd_per_h=bounded(found, plan.arrived).bound_usd_per_h)
     return replace(plan, bound_usd_per_h=bound, toward=toward)
 
