@@ -114,7 +114,6 @@ def solved(search: JointSearch, request: PlanRequest, reading: Reading, state: b
             search.better(near.layout)
     if search.stuck is not None and not mended and (near is None or near.short):
         search.stuck()
-    before = deadline.left_part
     if opened is None:
         within = portion(deadline, 1 - REACH_PART) if standing else deadline
         found = solve(problem, order, within)
@@ -122,11 +121,11 @@ def solved(search: JointSearch, request: PlanRequest, reading: Reading, state: b
             charge(deadline, within)
     patterns = (*found.patterns, *found.columns, *order.warm)
     if opened is None and standing:
-        within = portion(deadline, min(1.0, REACH_PART * before / max(deadline.left_part, DUST)))
+        within = portion(deadline, min(1.0, REACH_PART / max(deadline.left_part, DUST)))
         near, late = reached(problem, standing, patterns[:FRESH_MAX], terms, within, begin=near), within.late
-    count = len(problem.workloads) if opened is None else len(opened)
+    facts = found.facts | {"workloads_open": float(len(problem.workloads if opened is None else opened))}
     return Solved(
-        found=replace(found, facts=found.facts | {"workloads_open": float(count)}),
+        found=replace(found, facts=facts),
         searched=opened is None,
         reached=near,
         toward=() if known else kept.toward,
