@@ -42,6 +42,8 @@ RATE_STEPS = 50
 """For each e-fold: rates that are as near as that are the same."""
 REACH_PART = 0.3
 """Of the deadline, where something stands."""
+REACH_MOST_S = 2.0
+"""Kept for it from a search."""
 NEAR_UNITS = 100
 """What it may take to change only what stands."""
 FRESH_MAX = 600
@@ -115,7 +117,7 @@ def solved(search: JointSearch, request: PlanRequest, reading: Reading, state: b
     if search.stuck is not None and not mended and (near is None or near.short):
         search.stuck()
     if opened is None:
-        within = portion(deadline, 1 - REACH_PART) if standing else deadline
+        within = portion(deadline, 1 - reach_part(deadline)) if standing else deadline
         found = solve(problem, order, within)
         if standing:
             charge(deadline, within)
@@ -139,6 +141,12 @@ def solved(search: JointSearch, request: PlanRequest, reading: Reading, state: b
             left_usd=kept.left_usd if near is None else near.left_usd,
         ),
     )
+
+
+def reach_part(deadline: Deadline) -> float:
+    """Of what is left of a deadline, for what stands after a search: of a long one no more than that takes."""
+    seconds = deadline.left_s if deadline.work_units is None else 0.0
+    return min(REACH_PART, REACH_MOST_S / seconds) if seconds > 0.0 else REACH_PART
 
 
 def asked_again(kept: Kept, plan: Plan, stands: Target) -> Kept:
