@@ -67,13 +67,13 @@ def planning_line(cycle: CycleSummary | None) -> PlanningLine | None:
 
 
 def _held_words(decision: Decision | None) -> str:
-    """What people may allow: a plan that is held for its many changes."""
+    """What a larger `changes_max` would allow: a plan that is held for its many changes."""
     if decision is None or HoldReason.CHURN_BUDGET not in decision.reasons:
         return ""
     facts = {fact.name.rpartition(".")[2]: float(fact.value) for fact in decision.facts}
     changes, after, most = (facts.get(name, 0.0) for name in ("changes", "changes_after", "changes_max"))
     told = f"{changes:,.0f} starts and stops" if changes > most else f"{after:,.0f} starts and stops after it made room"
-    return f"; held, for it takes {told}, and one plan may {most:,.0f}: headroom plan --apply makes one like it"
+    return f"; held, for it takes {told}, and one plan may {most:,.0f} (the policy's changes_max)"
 
 
 def plan_line(

@@ -40,9 +40,7 @@ def test_a_plan_that_is_held_for_its_many_changes_may_be_allowed(facts: dict[str
     held = Decision(promote=False, reasons=(HoldReason.COOLDOWN, HoldReason.CHURN_BUDGET), facts=given)
     line = planning_line(replace(closed(), decision=held))
     assert line is not None
-    said = (
-        f"joint, which finished; held, for it takes {told} and one plan may 64: headroom plan --apply makes one like it"
-    )
+    said = f"joint, which finished; held, for it takes {told} and one plan may 64 (the policy's changes_max)"
     assert line.answered.endswith(said)
     other = planning_line(replace(closed(), decision=replace(held, reasons=(HoldReason.COOLDOWN,))))
     assert other is not None
