@@ -12,7 +12,8 @@ from app.clock import new_id
 from app.services.declared.tokens import Deed, TokenRequest, Tokens
 from app.store.engine import Database
 from app.store.migrate import require_schema
-from app.store.tokens import TokenDraft, create, find_by_secrets
+from app.store.tokens import TokenDraft, create, find_by_secrets, find_ended
+from solvers.errors import InputError
 
 ACTOR = "local:command-line"
 
@@ -31,10 +32,17 @@ def issue_locally(url: str, request: TokenRequest) -> str:
 
 
 def store_given(url: str, given: Mapping[str, TokenRequest]) -> list[str]:
-    """Make sure that tokens with exactly these secrets exist; the names of those made. Raises TransientError."""
+    """Make sure that tokens with exactly these secrets exist; the names of those made. Raises TransientError, and
+    InputError where one with such a secret has ended.
+    """
     with _database(url) as database, database.transaction() as session:
         held = find_by_secrets(session, given)
         missing = {secret: request for secret, request in given.items() if secret not in held}
+        if ended := find_ended(session, missing):
+            names = ", ".join(missing[secret].name for secret in ended)
+            raise InputError(
+                f"tokens with these secrets have ended, revoked or expired: {names}; choose another secret"
+            )
         for secret, request in missing.items():
             create(session, TokenDraft(id=new_id(), created_by=ACTOR, **asdict(request)), secret)
         return [request.name for request in missing.values()]

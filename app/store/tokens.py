@@ -24,6 +24,7 @@ from sqlalchemy import (
     delete,
     func,
     insert,
+    not_,
     or_,
     select,
     update,
@@ -143,6 +144,11 @@ def create(session: Session, new: TokenDraft, secret: str) -> Token:
 def find_by_secrets(session: Session, secrets: Collection[str]) -> dict[str, Token]:
     """The live tokens with these secrets; without what is unknown, expired or revoked."""
     return _with_secrets(session, secrets, _live())
+
+
+def find_ended(session: Session, secrets: Collection[str]) -> dict[str, Token]:
+    """The tokens with these secrets that are expired or revoked: nobody is let in with such a secret again."""
+    return _with_secrets(session, secrets, not_(_live()))
 
 
 def find_live(session: Session, token_id: str) -> Token | None:

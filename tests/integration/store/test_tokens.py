@@ -8,12 +8,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import text
 
+from app.demo.tokens import store_given
+from app.services.declared.tokens import TokenRequest
 from app.store import nodes, tokens
 from app.store.engine import Database
 from app.store.nodes import NodeKey
 from app.store.pages import PageOrder
 from app.store.tokens import HeldToken, Purpose, Role, TokenDraft
-from solvers.errors import NotFoundError
+from solvers.errors import InputError, NotFoundError
 from tests.integration.store.samples import put_node
 
 pytestmark = pytest.mark.integration
@@ -54,6 +56,20 @@ def test_expired_and_revoked_tokens_are_dead(database: Database) -> None:
         assert tokens.revoke(session, "long").revoked_at == first.revoked_at
         with pytest.raises(NotFoundError):
             tokens.revoke(session, "nobody")
+
+
+def test_a_chosen_secret_whose_token_has_ended_is_told_by_name_and_nothing_is_stored(
+    database: Database, database_url: str
+) -> None:
+    admin, join = (TokenRequest(name=name, role=role) for name, role in (("chief", Role.ADMIN), ("nodes", Role.AGENT)))
+    assert store_given(database_url, {"hr_chief": admin}) == ["chief"]
+    assert store_given(database_url, {"hr_chief": admin}) == []
+    with database.transaction() as session:
+        tokens.revoke(session, tokens.find_by_secrets(session, ["hr_chief"])["hr_chief"].id)
+    with pytest.raises(InputError, match=r"ended, .*: chief; choose another secret"):
+        store_given(database_url, {"hr_chief": admin, "hr_nodes": join})
+    with database.reading() as session:
+        assert tokens.find_by_secrets(session, ["hr_chief", "hr_nodes"]) == {}
 
 
 def test_a_new_node_token_ends_the_older_ones(database: Database) -> None:
