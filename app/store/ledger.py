@@ -25,7 +25,7 @@ from app.store.sql import named, records
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
-CHUNK_MINUTES, CHUNK_DEVICE_MINUTES = 5, 20_000
+CHUNK_DEVICE_MINUTES = 20_000
 """What one SQL statement accounts at most, but a minute at least: some ten seconds of a processor, far below the
 statement timeout."""
 SETTLES_AFTER = timedelta(seconds=20)
@@ -84,6 +84,11 @@ def load_marks(session: Session, now: datetime) -> Marks:
 
 def _marks(session: Session) -> dict[str, datetime]:
     return {row.name: row.at for row in session.execute(named("marks"))}
+
+
+def accounted_until(session: Session) -> datetime | None:
+    """Up to when bills are made; None before the first."""
+    return _marks(session).get("accounted_until")
 
 
 def late_spans(session: Session, marks: Marks, now: datetime) -> list[MinuteSpan]:
@@ -237,7 +242,7 @@ def account(session: Session, now: datetime, *, minutes_max: int = 30) -> Accoun
 def _account_span(session: Session, span: MinuteSpan) -> int:
     rows = 0
     devices = max(1, session.execute(named("devices_billed")).scalar_one())
-    for chunk in _chunks(span, min(CHUNK_MINUTES, max(1, CHUNK_DEVICE_MINUTES // devices)) * MINUTE):
+    for chunk in _chunks(span, max(1, CHUNK_DEVICE_MINUTES // devices) * MINUTE):
         roll_minutes(session, chunk.start, chunk.end)
         rows += session.execute(named("account_minutes"), {"start": chunk.start, "end": chunk.end}).scalar_one()
     if span.start < span.end:
@@ -261,7 +266,7 @@ def cost_report(session: Session, query: CostQuery) -> CostReport:
         session, CostRow, named("cost_report"), **{**asdict(query), "start": start, "end": end, "whole": _hour_of(end)}
     )
     usd = sum((row.usd for row in rows), Decimal(0))
-    until = _marks(session).get("accounted_until")
+    until = accounted_until(session)
     return record_of(CostReport, replace(query, start=start, end=end), accounted_until=until, usd=usd, rows=rows)
 
 

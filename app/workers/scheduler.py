@@ -151,8 +151,9 @@ class LeaseKeeper:
 # --- Housekeeping: accounts the minutes that have settled, keeps partitions ready, drops what was kept long enough
 
 
-ACCOUNT_RUNS_MAX = 20
-"""Runs of at most half an hour's minutes each that one wake-up may do to catch up."""
+ACCOUNT_PART = 0.5
+"""So much of the time between wake-ups whoever is behind may account, half an hour's minutes a run; the database rests
+for the remainder."""
 PARTITION_DAYS_AHEAD = 7
 _keeping_log = EventLog("headroom.housekeeping")
 
@@ -166,10 +167,11 @@ class Housekeeping:
         self._clock = clock
         self._behind = False
 
-    def account(self, leader: Leader) -> bool:  # noqa: ARG002 - every loop is told who leads
+    def account(self, ending: Callable[[], bool]) -> bool:
         """Bring the ledger up to the last settled minute; whether it was behind until now."""
         was_behind = self._behind
-        for _ in range(ACCOUNT_RUNS_MAX):
+        ends_ms = self._clock.elapsed_ms() + 1000.0 * ACCOUNT_PART * self._settings.account_interval_s
+        while True:
             with self._database.transaction() as session:
                 report = ledger.account(session, database_now(session))
             if report.minutes_new or report.minutes_late:
@@ -181,7 +183,7 @@ class Housekeeping:
                     rows=report.ledger_rows,
                 )
             self._behind = report.behind
-            if not report.behind:
+            if not report.behind or ending() or self._clock.elapsed_ms() >= ends_ms:
                 break
             was_behind = True
         with self._database.transaction() as session:
@@ -428,9 +430,9 @@ class PlannerWorker:
             self._tune_due_ms = 0.0
             self._tune(leader)
 
-    def _account(self, leader: Leader) -> None:
+    def _account(self, leader: Leader) -> None:  # noqa: ARG002 - every loop is told who leads
         """And trim what could not be trimmed when we began to lead, since nobody had accounted it."""
-        if self._parts.housekeeping.account(leader):
+        if self._parts.housekeeping.account(self._ending.is_set):
             self._at_once("retain")
 
     def _tune(self, leader: Leader) -> None:

@@ -87,7 +87,7 @@ def database_checks(settings: Settings, database: Database) -> list[Check]:
         "rights": lambda: _rights(database),
         "durability": lambda: _durability(_facts(database)),
         "connections": lambda: _connections(_facts(database), settings),
-        "telemetry kept": lambda: _kept(_facts(database), settings),
+        "telemetry kept": lambda: _kept(database, settings),
         "database clock": lambda: told_skew(_facts(database).now_s - time.time(), "the database's", settings),
         "notifications": lambda: _doorbell(database),
     }
@@ -149,12 +149,21 @@ def _connections(facts: Row[Any], settings: Settings) -> Symptom:
     return well(told) if left >= CONNECTIONS_LEAST else wrong(told, "raise max_connections, or set HEADROOM_POOL_SIZE")
 
 
-def _kept(facts: Row[Any], settings: Settings) -> Symptom:
+def _kept(database: Database, settings: Settings) -> Symptom:
+    facts = _facts(database)
     kept = f"{facts.raw_days} days" if facts.raw_days else "less than a day"
     told = f"{facts.bytes / 2**30:.2f} GiB, raw telemetry of {kept}"
-    if (facts.raw_days or 0) > settings.retention_raw_days + RAW_DAYS_LATE:
-        return wrong(f"{told}, {settings.retention_raw_days} are wanted", "see whether a planner runs: it trims")
-    return well(told)
+    most = settings.retention_raw_days + RAW_DAYS_LATE
+    if (facts.raw_days or 0) <= most:
+        return well(told)
+    from app.store import ledger
+
+    until = database.read(ledger.accounted_until)
+    told += f", {settings.retention_raw_days} are wanted"
+    if until is not None and facts.now_s - until.timestamp() > most * 86_400.0:
+        told += f", and kept until accounted, which it is up to {until:%Y-%m-%d %H:%M} UTC"
+        return odd(told, "let the planner catch up; what it did not account it does not trim")
+    return wrong(told, "see whether a planner runs: it trims")
 
 
 def _doorbell(database: Database) -> Symptom:

@@ -154,6 +154,12 @@ def test_a_database_that_is_not_what_it_should_be(house: House, patient: Patient
 
     house.change("CREATE TABLE report_log_p20200101 (); CREATE TABLE device_samples_p20200101 ()")
     assert "it trims" in patient.wrong("telemetry kept", "leader", "api")["todo"]
+    house.change("INSERT INTO accounting_marks VALUES ('accounted_until', '2020-01-02 03:04Z')")
+    late = patient.told()["telemetry kept"]
+    assert (late["state"], "up to 2020-01-02 03:04 UTC" in late["found"]) == ("odd", True), late
+    house.change("UPDATE accounting_marks SET at = now() WHERE name = 'accounted_until'")
+    assert "it trims" in patient.wrong("telemetry kept", "leader", "api")["todo"]
+    house.change("DELETE FROM accounting_marks")
     house.change("DROP TABLE report_log_p20200101, device_samples_p20200101")
 
     newest = migrate.head()

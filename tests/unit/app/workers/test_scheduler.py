@@ -14,7 +14,8 @@ import pytest
 from app.services.planning.planning import Leader
 from app.settings import Settings
 from app.workers import scheduler
-from app.workers.scheduler import ACCOUNT_RUNS_MAX, Housekeeping, PlannerWorker, WorkerParts
+from app.workers.scheduler import ACCOUNT_PART, Housekeeping, PlannerWorker, WorkerParts
+from tests.memory import MemoryClock
 
 
 class LateKeeper:
@@ -80,19 +81,29 @@ def test_a_loop_that_asks_for_another_while_the_process_ends_is_waited_for_and_d
 LEADER = Leader(holder="here", fencing=1)
 
 
-def test_what_was_behind_with_accounting_is_told_when_it_has_caught_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    behind = iter([True] * ACCOUNT_RUNS_MAX + [True, False, False])
-    now = datetime(2026, 11, 27, tzinfo=UTC)
+def test_who_is_behind_accounts_for_half_an_interval_and_tells_when_it_has_caught_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, clock, settings = datetime(2026, 11, 27, tzinfo=UTC), MemoryClock(), Settings()
+    left = [20]
 
     def accounted(*_: Any) -> Any:
-        return SimpleNamespace(minutes_new=30, minutes_late=0, ledger_rows=1, accounted_until=now, behind=next(behind))
+        clock.ticks += 4000
+        left[0] = max(0, left[0] - 1)
+        behind = left[0] > 0
+        return SimpleNamespace(minutes_new=30, minutes_late=0, ledger_rows=1, accounted_until=now, behind=behind)
 
     monkeypatch.setattr(scheduler.ledger, "account", accounted)
     monkeypatch.setattr(scheduler, "database_now", lambda _: now)
     monkeypatch.setattr(scheduler.budgets, "note_risks", idle)
     database = SimpleNamespace(transaction=lambda: nullcontext(None))
-    keeping = Housekeeping(cast("Any", database), Settings(), cast("Any", None))
-    assert [keeping.account(LEADER) for _ in range(3)] == [False, True, False]
+    keeping = Housekeeping(cast("Any", database), settings, clock)
+    assert ACCOUNT_PART * settings.account_interval_s == 30.0
+    told = [(keeping.account(lambda: False), left[0]) for _ in range(4)]
+    assert told == [(False, 12), (False, 4), (True, 0), (False, 0)]
+    left[0] = 20
+    assert not keeping.account(lambda: True)
+    assert left[0] == 19, "who is asked to end does no second run"
 
 
 def test_what_nobody_had_accounted_is_trimmed_as_soon_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
