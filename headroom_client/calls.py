@@ -22,6 +22,7 @@ from headroom_client.wire import (
     ApiAnswer,
     ApiError,
     Document,
+    ObjectHook,
     UnreachableError,
     WrongUseError,
     answer_of,
@@ -92,8 +93,8 @@ def _refuse_others(method: str, path: str) -> None:
 class Calls:
     """What can be asked of one control plane with one token."""
 
-    def __init__(self, server: str, http: Blocking | Awaiting, attempts_max: int) -> None:
-        self.server, self._http, self._attempts_max = server, http, attempts_max
+    def __init__(self, server: str, http: Blocking | Awaiting, attempts_max: int, object_hook: ObjectHook) -> None:
+        self.server, self._http, self._attempts_max, self._object_hook = server, http, attempts_max, object_hook
 
     # -- declarative documents ----------------------------------------------------------------------------------------
 
@@ -375,7 +376,7 @@ class Calls:
             async with aclosing(self._http.lines(path, asked)) as lines:
                 async for line in lines:
                     if line.startswith("{"):
-                        yield json.loads(line)
+                        yield json.loads(line, object_hook=self._object_hook)
         except httpx.TransportError as error:
             raise UnreachableError(no_answer(self.server, error)) from error
 
@@ -409,5 +410,5 @@ class Calls:
                 lost = lost or response.status_code in _LOST_STATUSES
                 await self._http.pause(pause_s(response, attempt))
                 continue
-            return answer_to_repeat(response) if lost else answer_of(response)
+            return (answer_to_repeat if lost else answer_of)(response, self._object_hook)
         raise UnreachableError(f"{self.server} gave no answer")

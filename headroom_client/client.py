@@ -9,10 +9,14 @@ import httpx
 
 from headroom_client.calls import ATTEMPTS_MAX, Async, Calls, Sync
 from headroom_client.connection import Awaiting, Blocking, terms
+from headroom_client.wire import ObjectHook
 
 
 class Client(Calls, Sync):
-    """A connection to one control plane with one token, for one thread; close it or use it as a context manager."""
+    """A connection to one control plane with one token, for one thread; close it or use it as a context manager.
+
+    `object_hook` is what `json.loads` calls so: what becomes of each object of an answer.
+    """
 
     def __init__(
         self,
@@ -22,9 +26,10 @@ class Client(Calls, Sync):
         timeout_s: float = 30.0,
         transport: httpx.BaseTransport | None = None,
         attempts_max: int = ATTEMPTS_MAX,
+        object_hook: ObjectHook = None,
     ) -> None:
         self._own = httpx.Client(transport=transport, **terms(server, token, timeout_s, transport))
-        super().__init__(server.rstrip("/"), Blocking(self._own), attempts_max)
+        super().__init__(server.rstrip("/"), Blocking(self._own), attempts_max, object_hook)
 
     def __enter__(self) -> Client:
         return self
@@ -51,9 +56,10 @@ class AsyncClient(Calls, Async):
         timeout_s: float = 30.0,
         transport: httpx.AsyncBaseTransport | None = None,
         attempts_max: int = ATTEMPTS_MAX,
+        object_hook: ObjectHook = None,
     ) -> None:
         self._own = httpx.AsyncClient(transport=transport, **terms(server, token, timeout_s, transport))
-        super().__init__(server.rstrip("/"), Awaiting(self._own), attempts_max)
+        super().__init__(server.rstrip("/"), Awaiting(self._own), attempts_max, object_hook)
 
     async def __aenter__(self) -> AsyncClient:
         return self

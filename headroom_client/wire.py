@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -14,6 +14,7 @@ import httpx
 from headroom_client.way import through
 
 Document = dict[str, Any]
+ObjectHook = Callable[[Document], Any] | None
 
 
 class ClientError(Exception):
@@ -128,7 +129,7 @@ def routes_path(service: str) -> str:
     return "/".join(("/v1/routes", *(quote(part, safe="") for part in service.split("/") if part)))
 
 
-def answer_to_repeat(response: httpx.Response) -> ApiAnswer:
+def answer_to_repeat(response: httpx.Response, object_hook: ObjectHook = None) -> ApiAnswer:
     """The answer after an attempt whose own was lost. Raises UnreachableError where that attempt, or somebody else,
     changed what was asked for; a POST's key has told the server that both are one.
     """
@@ -138,16 +139,16 @@ def answer_to_repeat(response: httpx.Response) -> ApiAnswer:
     if asked.method != "POST" and response.status_code == httpx.codes.PRECONDITION_FAILED:
         what = f"{asked.method} {asked.url.path}"
         raise UnreachableError(f"the answer to {what} was lost: it may have done it, or somebody else; look again")
-    return answer_of(response)
+    return answer_of(response, object_hook)
 
 
-def answer_of(response: httpx.Response) -> ApiAnswer:
+def answer_of(response: httpx.Response, object_hook: ObjectHook = None) -> ApiAnswer:
     if not (response.is_success or response.status_code == httpx.codes.NOT_MODIFIED):
         raise ApiError(response.status_code, problem_of(response))
     body: Any = None
     if response.content:
         is_json = "json" in response.headers.get("content-type", "")
-        body = response.json() if is_json else response.text
+        body = response.json(object_hook=object_hook) if is_json else response.text
     headers = response.headers
     return ApiAnswer(
         status=response.status_code,

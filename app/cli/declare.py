@@ -19,12 +19,24 @@ from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
-import yaml
 
 from app import kinds
 from app.cli.looking import changes
 from app.cli.options import COUNT_MAX, IntervalS, Server, Token, connect, shortened
-from app.cli.output import Cell, CommandError, Exit, Format, Output, exit_code_of, listed, rows, sentence_of, show, warn
+from app.cli.output import (
+    Cell,
+    CommandError,
+    Exit,
+    Format,
+    Output,
+    exit_code_of,
+    listed,
+    rows,
+    sentence_of,
+    show,
+    warn,
+    yaml_text,
+)
 from app.cli.tables import plan_head
 from app.client.documents import (
     PROFILES,
@@ -437,7 +449,7 @@ def edit(
     with connect(server, token) as client:
         with told_near(client, kind, key):
             found = client.get(kind.name, *key)
-        text = yaml.safe_dump({"kind": kind.name, **found.body}, sort_keys=False, allow_unicode=True)
+        text = yaml_text({"kind": kind.name, **found.body})
         file = _edited(text)
         if file.read_text(encoding="utf-8") == text:
             file.unlink()

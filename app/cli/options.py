@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,10 +20,11 @@ import typer
 from app.cli.output import CommandError, Exit
 from app.client.connection import home_path, read_connection
 from app.client.contexts import CONTEXT_VARIABLE, read_contexts
-from headroom_client import Client
+from headroom_client import ApiError, Client, Document, UnreachableError
 from solvers.domain.value import NAME_PATTERN, NAME_WORDS
 from solvers.errors import InputError
 from solvers.extensions import COMMANDS, found
+from solvers.version import VERSION
 
 Server = Annotated[
     str | None,
@@ -63,7 +65,35 @@ def connect(server: str | None, token: str | None) -> Client:
             f"no token for {address}: `headroom login {address}` keeps one, --token and HEADROOM_TOKEN give one",
             Exit.REFUSED,
         )
-    return Client(address, secret)
+    return Client(address, secret, object_hook=partial(AnsweredObject, address))
+
+
+class OlderServerError(CommandError):
+    """The server does not tell what this command line asks its answer for."""
+
+    def __init__(self, server: str, field: str) -> None:
+        with Client(server, "", attempts_max=1) as client:
+            try:
+                its = client.call("GET", "/v1/version", timeout_s=5.0).body["version"]
+            except (ApiError, UnreachableError, KeyError, TypeError):
+                its = "of a version that it does not tell"
+        super().__init__(
+            f"{server} answers without {field!r}: headroom {its} there is older than headroom {VERSION} here;"
+            " upgrade the server, or use a command line of its version"
+        )
+
+
+class AnsweredObject(Document):
+    """An object of a server's answer, in which no field is missed without a word."""
+
+    __slots__ = ("_server",)
+
+    def __init__(self, server: str, content: Document) -> None:
+        super().__init__(content)
+        self._server = server
+
+    def __missing__(self, field: str) -> Any:
+        raise OlderServerError(self._server, field)
 
 
 PlannerName = Annotated[

@@ -217,13 +217,19 @@ def show(answer: Any, form: Format, table: RenderableType | Sequence[RenderableT
         elif form is Format.JSON:
             sys.stdout.write(json.dumps(answer, indent=2, ensure_ascii=not _writes_all(), default=str) + "\n")
         elif form is Format.YAML:
-            import yaml
-
-            sys.stdout.write(yaml.safe_dump(answer, sort_keys=False, allow_unicode=_writes_all()))
+            sys.stdout.write(yaml_text(answer, allow_unicode=_writes_all()))
         else:
             say(*parts)
         if goes_on:
             sys.stdout.flush()
+
+
+def yaml_text(content: object, *, allow_unicode: bool = True) -> str:
+    """What stands in a file of YAML, in its own order; objects of answers are mappings like others."""
+    import yaml
+
+    yaml.SafeDumper.add_multi_representer(dict, yaml.SafeDumper.represent_dict)
+    return yaml.safe_dump(content, sort_keys=False, allow_unicode=allow_unicode)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from app.cli.doctor.checks import Check, Symptom, odd, told_skew, unseen, well, wrong
+from app.cli.options import OlderServerError
 from app.cli.output import CommandError, sentence_of
 from app.cli.tables import answered_line
 from app.settings import Settings
@@ -43,6 +44,8 @@ def deployment_checks(settings: Settings, connected: Callable[[], Client]) -> li
                 except ApiError as error:
                     log = "see the API's log" if error.status >= 500 else start
                     return wrong(sentence_of(error) or error.message, REFUSED.get(error.status, log))
+                except OlderServerError as error:
+                    return wrong(error.message, "upgrade the server")
 
         return ask
 

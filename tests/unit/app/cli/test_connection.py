@@ -6,12 +6,14 @@ import stat
 from pathlib import Path
 
 import pytest
+import yaml
 
 from app.cli.options import connect
 from app.cli.output import CommandError, Exit
 from app.client.connection import CLIENT_FILE, Connection, read_connection, write_connection
 from solvers.errors import InputError
-from tests.unit.app.cli.conftest import Headroom, Served
+from solvers.version import VERSION
+from tests.unit.app.cli.conftest import SERVER, Api, Headroom, Served, page
 
 STORED = Connection(server="http://127.0.0.1:8080", token="stored")
 
@@ -113,3 +115,51 @@ def test_a_token_that_is_none_is_one_line_without_it(home: Path, headroom: Headr
     assert (said.status, said.out, said.err.count("\n")) == (Exit.USAGE, "", 1)
     assert "the token holds" in said.err
     assert "hush" not in said.err
+
+
+OLDER = "of a version that it does not tell"
+
+
+@pytest.mark.parametrize("version", ["0.0.9", OLDER])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("status",),
+        ("top", "-n", "1"),
+        ("plan",),
+        ("plans",),
+        ("explain", "p/s", "--plan", "x"),
+        ("report", "cost"),
+        ("budget",),
+        ("nodes",),
+        ("simulate", "--advise"),
+        ("drain", "n"),
+        ("task", "list"),
+    ],
+)
+def test_a_server_that_does_not_tell_what_is_asked_is_called_older(
+    api: Api, headroom: Headroom, words: tuple[str, ...], version: str
+) -> None:
+    api.answers |= {f"GET /v1/{route}": page({}) for route in ("plans", "budget-forecasts", "tasks/status")}
+    api.answers |= {f"GET /v1/{route}": {"id": "x"} for route in ("fleet", "plans/x/explain", "costs", "nodes/n/drain")}
+    api.answers |= {f"POST /v1/{route}": {"id": "x"} for route in ("plans", "simulations", "nodes/n/drain")}
+    if version is not OLDER:
+        api.answers["GET /v1/version"] = {"version": version}
+    said = headroom(*words)
+    assert (said.status, said.out, said.err.count("\n")) == (Exit.FAILED, "", 1), said.err
+    assert said.err.startswith(f"headroom: {SERVER} answers without '")
+    assert f"headroom {version} there is older than headroom {VERSION} here; upgrade the server" in said.err
+
+
+def test_doctor_says_that_an_older_server_is_to_be_upgraded(api: Api, headroom: Headroom) -> None:
+    api.answers |= {"GET /v1/version": {"version": "0.0.9", "cluster": "c"}, "GET /v1/ready": {}, "GET /v1/fleet": {}}
+    lines = {line["check"]: line for line in headroom("doctor", "--json").json}
+    assert {lines[name]["state"] for name in ("nodes", "plans", "beliefs")} == {"wrong"}
+    assert "older than headroom" in lines["nodes"]["found"]
+    assert lines["nodes"]["todo"] == "upgrade the server"
+
+
+def test_an_answer_is_yaml_that_reads_as_it_came(api: Api, headroom: Headroom) -> None:
+    api.answers["GET /v1/services"] = page(found := {"project": "p", "name": "s", "slo": {"latency_ms": 5}})
+    (read,) = yaml.safe_load(headroom("get", "services", "-o", "yaml").out)
+    assert found.items() <= read.items()

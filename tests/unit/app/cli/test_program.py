@@ -111,8 +111,8 @@ def test_settings_that_make_no_sense_are_named(
 
 
 def test_a_bug_of_ours_is_not_hidden(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    api.answers |= {"GET /v1/fleet": {"surprise": True}, "GET /v1/plans": {"items": [], "next_cursor": None}}
-    with pytest.raises(KeyError):
+    api.answers |= {"GET /v1/fleet": {"nodes": 5}, "GET /v1/plans": {"items": [], "next_cursor": None}}
+    with pytest.raises(TypeError):
         run(["status"])
 
 
