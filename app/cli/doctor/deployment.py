@@ -113,6 +113,10 @@ def _nodes(client: Client) -> Symptom:
     if behind:
         todo = _known_of(fleet, behind) or "look again soon"
         return odd(f"not yet at generation {fleet['generation']}: {', '.join(behind[:NAMED_MAX])}", todo)
+    problems = [told for told in fleet.get("problems", ()) if told.startswith("node ")]
+    if problems:
+        found = f"{len(problems)} problem{'s stand' if problems[1:] else ' stands'} in the way of generation"
+        return odd(f"{found} {fleet['generation']}: {problems[0]}", "see headroom status")
     named = [(f"{item['id']} on {item['node']}", item) for item in fleet["devices"]]
     gone = [name for name, item in named if not item["up"] or item["healthy"] is False]
     slow = [name for name, item in named if (item.get("slow_factor") or 1.0) > 1.0]
