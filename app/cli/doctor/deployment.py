@@ -113,10 +113,11 @@ def _nodes(client: Client) -> Symptom:
     if behind:
         todo = _known_of(fleet, behind) or "look again soon"
         return odd(f"not yet at generation {fleet['generation']}: {', '.join(behind[:NAMED_MAX])}", todo)
-    problems = [told for told in fleet.get("problems", ()) if told.startswith("node ")]
+    problems = [text for text in fleet.get("problems", ()) if text.startswith("node ")]
+    reporting = f"{len(nodes)} report, all at generation {fleet['generation']}"
     if problems:
-        found = f"{len(problems)} problem{'s stand' if problems[1:] else ' stands'} in the way of generation"
-        return odd(f"{found} {fleet['generation']}: {problems[0]}", "see headroom status")
+        told = f"{len(problems)} problem{'s' if problems[1:] else ''}"
+        return odd(f"{reporting}, with {told}: {problems[0]}", "see headroom status")
     named = [(f"{item['id']} on {item['node']}", item) for item in fleet["devices"]]
     gone = [name for name, item in named if not item["up"] or item["healthy"] is False]
     slow = [name for name, item in named if (item.get("slow_factor") or 1.0) > 1.0]
@@ -129,7 +130,7 @@ def _nodes(client: Client) -> Symptom:
     versions = [(node["id"], node.get("agent_version") or version) for node in nodes]
     other = [f"{name} ({its})" for name, its in versions if its != version]
     differing = f"{len(other)} with an agent of another version than the API: {', '.join(other[:NAMED_MAX])}"
-    return well(f"{len(nodes)} report, all at generation {fleet['generation']}{f'; {differing}' if other else ''}")
+    return well(f"{reporting}{f'; {differing}' if other else ''}")
 
 
 def _known_of(fleet: Mapping[str, Any], nodes: Sequence[str]) -> str | None:

@@ -310,7 +310,7 @@ def test_what_the_api_tells_is_judged(headroom: Headroom, answering: Api) -> Non
     problems = ["node a: GPU-0: clock 900 MHz was asked for, it is at 1200", "node a: no", "GPU-0 on a: slow"]
     answering.answers["GET /v1/fleet"] = fleet(nodes=[node], devices=[], problems=problems)
     line = told(headroom)["nodes"]
-    assert (line["state"], line["found"]) == ("odd", f"2 problems stand in the way of generation 3: {problems[0]}")
+    assert (line["state"], line["found"]) == ("odd", f"1 report, all at generation 3, with 2 problems: {problems[0]}")
     assert line["todo"] == "see headroom status"
     nodes = [node | {"id": name, "agent_version": version} for name, version in (("a", "9"), ("b", "8"), ("c", None))]
     answering.answers["GET /v1/fleet"] = fleet(nodes=nodes, devices=[])
