@@ -413,12 +413,16 @@ def focus(
     server: Server = None,
     token: Token = None,
 ) -> None:
-    """The ledger by hour, device and holder in the columns of FOCUS 1.2, as CSV; 400 days at most."""
+    """The ledger by hour, device and holder in the columns of FOCUS 1.2, as CSV; 400 days at most. `x_AccountedUntil`
+    says up to when it is accounted.
+    """
     if output is not Format.CSV:
         raise InputError("FOCUS is written as CSV only")
     since, until = span_of(start, end, last)
     with connect(server, token) as client, told_near(client, kinds.PROJECT, [project or ""]):
         found = client.focus(**{"from": since.isoformat(), "to": until.isoformat()}, project=project)
+    if not found.partition("\n")[2]:
+        typer.echo(f"headroom: {_NOTHING}, or {_NOTHING_YET}", err=True)
     sys.stdout.write(found)
 
 

@@ -372,8 +372,8 @@ def get_focus(
     project: ProjectFilter = None,
     wanted: tuple[datetime, datetime] = Depends(costs_span),
 ) -> Any:
-    """The hours that begin in the span, in the columns of FOCUS 1.2 as the view `cost_focus` has them. A project's
-    token sees its own project.
+    """The hours that begin in the span, in the columns of FOCUS 1.2 as the view `cost_focus` has them, and up to
+    when all is accounted (`x_AccountedUntil`). A project's token sees its own project.
     """
     found = services_of(request).costs.focus(*wanted, visible_project(actor, project))
     return StreamingResponse(found, media_type=CSV, background=BackgroundTask(found.close))

@@ -121,8 +121,9 @@ GROUP BY key
 ORDER BY CASE WHEN CAST(:by AS text) NOT IN ('hour', 'day', 'month') THEN sum(usd) END DESC, key
 
 -- name: focus
--- The columns and rows of the FOCUS view for a span of hours, of one project or of all, as the database writes CSV.
-SELECT * FROM cost_focus
+-- The columns and rows of the FOCUS view for a span of hours, of one project or of all, as the database writes CSV; and up to
+-- when it is accounted, without which an hour that is not whole yet looks cheap.
+SELECT cost_focus.*, (SELECT at FROM accounting_marks WHERE name = 'accounted_until') AS "x_AccountedUntil" FROM cost_focus
 WHERE "ChargePeriodStart" >= :start AND "ChargePeriodStart" < :end
     AND (CAST(:project AS text) IS NULL OR "SubAccountId" = :project)
 ORDER BY "ChargePeriodStart", "ResourceId", "x_LedgerKind", "ResourceName"

@@ -253,10 +253,11 @@ def test_focus_is_written_as_the_view_has_it(spent: Session) -> None:
     (line,) = csv.DictReader(written.getvalue().splitlines())
     assert (line["SubAccountId"], line["ChargePeriodStart"]) == ("vision", "2026-03-02T11:00:00Z")
     assert float(line["BilledCost"]) == 0.03
+    assert line["x_AccountedUntil"] == "2026-03-02T11:01:00Z"
     whole = io.StringIO()
     focus_csv(spent, after(0), after(3700), None, whole)
     columns = spent.execute(text("SELECT * FROM cost_focus LIMIT 0")).keys()
-    assert whole.getvalue().splitlines()[0] == ",".join(columns)
+    assert whole.getvalue().splitlines()[0] == ",".join([*columns, "x_AccountedUntil"])
     assert sum(float(item["BilledCost"]) for item in csv.DictReader(whole.getvalue().splitlines())) == pytest.approx(
         0.24
     )

@@ -92,4 +92,5 @@ def test_a_report_on_a_project_that_is_not_there_says_so(api: Api, headroom: Hea
     assert "did you mean vision" in answer.err
     api.answers["GET /v1/costs"] = {"items": [], "usd": 0, "start": "a", "end": "b", "accounting": "share"}
     api.answers["GET /v1/costs/focus"] = httpx.Response(200, text="BilledCost\n")
-    assert headroom("report", what, "--project", "visoin").status == 0
+    answer = headroom("report", what, "--project", "visoin")
+    assert (answer.status, answer.err.count("nothing accounted yet in this span")) == (0, 1)
