@@ -6,19 +6,22 @@ machine can read.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
+from agents.wire import NodeTarget, decode
 from app.client.connection import Connection, read_connection, write_connection
 from app.demo.fleet import GATEWAY, NODES, DemoNode, is_blank, seed
 from app.demo.home import Home
 from app.demo.process import ChildSpec
 from app.settings import Settings
 from headroom_client import ApiError, Client, UnreachableError
-from solvers.errors import InvariantError
+from solvers.errors import InvariantError, StateError
 
 DEMO_PACE = {"HEADROOM_REPORT_INTERVAL_S": "1", "HEADROOM_RETENTION_RAW_DAYS": "1"}
 """A demo is watched from close by and for a short time; what the user's environment says goes before."""
@@ -49,6 +52,7 @@ class LocalRooms:
         self._demo = order.demo
         self._home = home
         self._noticed = noticed
+        self._agents = home.path / "agents"
         self._address = address_of(order.settings)
         self._client: Client | None = None
         self._anchor_s = time.time()
@@ -74,6 +78,36 @@ class LocalRooms:
         from app.store.migrate import upgrade
 
         upgrade(url, told=self._noticed)
+        if self._demo:
+            self._require_history(url)
+
+    def _require_history(self, url: str) -> None:
+        """Raise StateError where a node would refuse what this database tells, as after another was put there."""
+        from app.store import targets
+        from app.store.engine import Database
+
+        database = Database(url, pool_size=1)
+        try:
+            standing = database.read(targets.standing, self._settings.cluster)
+        finally:
+            database.dispose()
+        for held in self._held():
+            if held.cluster_id not in (None, standing.cluster_id):
+                raise StateError(
+                    f"{held.node} belongs to cluster {held.cluster_id}, which this database is not of: put that one's"
+                    f" back, or move {self._agents} away for nodes that are new"
+                )
+            if not standing.succeeds(held):
+                raise StateError(
+                    f"{held.node} holds generation {held.generation}, this database is older, at {standing.generation}:"
+                    " for nodes to follow what was restored, `headroom restore --new-epoch`, then `headroom up`"
+                )
+
+    def _held(self) -> Iterator[NodeTarget]:
+        """What nodes hold since they ran last. What cannot be read is for them to tell."""
+        for node in NODES:
+            with suppress(OSError, ValueError):
+                yield decode(NodeTarget, json.loads((self._agents / node.name / "target.json").read_text()))
 
     def admit(self, url: str, address: str) -> None:
         """Make sure of the tokens, keeping those of earlier runs that are still good."""
@@ -147,7 +181,7 @@ class LocalRooms:
             command=(
                 *(sys.executable, "-P", "-m", "agents", "--server", self._address),
                 *("--node", node.name, "--devices", "fake:" + ",".join(node.gpus)),
-                *("--state-dir", str(self._home.path / "agents" / node.name), "--listen", "127.0.0.1:0"),
+                *("--state-dir", str(self._agents / node.name), "--listen", "127.0.0.1:0"),
                 *("--rack", node.rack, "--failure-domain", node.failure_domain, "--time-factor", str(LAUNCH_FASTER)),
             ),
             environment={"HEADROOM_TOKEN": self._secret("join")},

@@ -20,7 +20,7 @@ from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.engine import Row
 from sqlalchemy.orm import Session
 
-from agents.wire import NodeReceipt, Report
+from agents.wire import NodeReceipt, NodeTarget, Report
 from app.records import record
 from app.store import events, plans, tokens
 from app.store.pages import Listing, PageOrder, StoredPage, read_page
@@ -281,9 +281,14 @@ class Standing:
         """Whether a receipt or report is of this history; one that does not say is believed."""
         return said.cluster_id in (None, self.cluster_id) and said.epoch in (None, self.epoch)
 
-    def follows(self, said: NodeReceipt | Report) -> bool:
+    def follows(self, said: NodeReceipt | Report | NodeTarget) -> bool:
         """Whether it is of this one, or of an epoch of this cluster that is over."""
         return said.cluster_id in (None, self.cluster_id) and (said.epoch or 0) <= (self.epoch or 0)
+
+    def succeeds(self, held: NodeTarget) -> bool:
+        """Whether a node that holds this target takes what stands here."""
+        newer = (self.epoch or 0) > (held.epoch or 0)
+        return self.follows(held) and (newer or self.generation >= held.generation)
 
 
 def standing(session: Session, cluster: str) -> Standing:
