@@ -78,8 +78,7 @@ def up(
 def down() -> None:
     """Stop what `up` started; data, tokens and logs stay."""
     from app.demo.home import Home, SupervisorState
-    from app.demo.process import end_processes, holder, leftovers
-    from app.store.embedded import stop_embedded
+    from app.demo.process import end_processes, holder
 
     home = Home(_settings(None, None).home)
     if not home.path.is_dir():
@@ -89,15 +88,27 @@ def down() -> None:
     if isinstance(found, SupervisorState):
         # The supervisor stops its children one after the other, each with a deadline of its own.
         end_processes([found.supervisor], 90.0)
+        # One that had to be killed leaves them running.
+        if (lock := home.lock()) is not None:
+            with lock:
+                _clear(home)
         typer.echo("headroom has stopped; its data stays in " + str(home.path))
         return
     with found:
-        state = home.read_state()
-        ended = end_processes(leftovers(home), 10.0)
-        stopped_database = (state is None or state.owns_database) and stop_embedded(home.path)
-        home.forget_state()
-    is_ended = bool(ended) or stopped_database
+        is_ended = _clear(home)
     typer.echo("leftovers of a killed supervisor have been stopped" if is_ended else "headroom is not running")
+
+
+def _clear(home: Home) -> bool:
+    """End what a supervisor left running; whether there was anything. Only under the home's lock."""
+    from app.demo.process import end_processes, leftovers
+    from app.store.embedded import stop_embedded
+
+    state = home.read_state()
+    ended = end_processes(leftovers(home), 10.0)
+    stopped_database = (state is None or state.owns_database) and stop_embedded(home.path)
+    home.forget_state()
+    return bool(ended) or stopped_database
 
 
 def serve(

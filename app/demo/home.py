@@ -18,6 +18,8 @@ from typing import IO
 from app.client.connection import write_private
 from solvers.errors import InputError
 
+LOCK_FILE = "supervisor.lock"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisedProcess:
@@ -62,7 +64,7 @@ class Home:
 
     def lock(self) -> IO[str] | None:
         """Become the one supervisor of this home, as long as the handle stays open; None when another lives."""
-        handle = (self.path / "supervisor.lock").open("a")
+        handle = (self.path / LOCK_FILE).open("a")
         os.fchmod(handle.fileno(), 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

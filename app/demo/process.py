@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from app.demo.home import Home, SupervisedProcess, SupervisorState
+from app.demo.home import LOCK_FILE, Home, SupervisedProcess, SupervisorState
 from solvers.errors import StateError
 
 BACKOFF_S = (0.5, 1.0, 2.0, 5.0, 15.0, 30.0)
@@ -119,17 +119,32 @@ def alive(process: SupervisedProcess) -> bool:
 
 def holder(home: Home, deadline_s: float = 30.0) -> SupervisorState | IO[str]:
     """What the supervisor that lives here tells of itself, or else the lock. Who begins or ends tells nothing, or what
-    another told before it: it is waited for. Raises StateError when that lasts.
+    another told before it: it is waited for. Raises StateError when that lasts, and at once where it was stopped.
     """
     end_s = time.monotonic() + deadline_s
     while (lock := home.lock()) is None:
         state = home.read_state()
         if state is not None and alive(state.supervisor):
             return state
+        stopped = next((pid for pid in _holding(home.path / LOCK_FILE) if _stat(pid)[:1] == ["T"]), None)
+        if stopped is not None:
+            raise StateError(
+                f"process {stopped}, which holds {home.path}, was stopped: kill -CONT {stopped} has it go on, and end"
+            )
         if time.monotonic() >= end_s:
             raise StateError(f"somebody holds {home.path} and does not tell who; see {home.logs / 'supervisor.log'}")
         time.sleep(0.05)
     return lock
+
+
+def _holding(file: Path) -> list[int]:
+    """Processes that have a lock on a file, as far as the kernel tells."""
+    inode = file.stat().st_ino
+    try:
+        told = [line.split() for line in Path("/proc/locks").read_text(encoding="ascii").splitlines()]
+    except OSError:
+        return []
+    return [int(words[4]) for words in told if words[1] == "FLOCK" and words[5].endswith(f":{inode}")]
 
 
 def leftovers(home: Home) -> tuple[SupervisedProcess, ...]:
@@ -154,10 +169,13 @@ def _marked(logs: Path) -> Iterator[SupervisedProcess]:
 
 
 def end_processes(processes: Iterable[SupervisedProcess], deadline_s: float) -> list[str]:
-    """End what is not our child: SIGTERM, then SIGKILL after the deadline. Returns the names of those that lived."""
+    """End what is not our child: SIGTERM, also to those that were stopped, then SIGKILL after the deadline. Returns the
+    names of those that lived.
+    """
     living = [process for process in processes if alive(process)]
     for process in living:
         _signal(process.pid, signal.SIGTERM)
+        _signal(process.pid, signal.SIGCONT)
     if not await_end(living, deadline_s):
         for process in living:
             if alive(process):
@@ -201,10 +219,15 @@ def _start_ticks(pid: int) -> int | None:
         except OSError:
             return None
         return 0
+    fields = _stat(pid)
+    return None if not fields or fields[0] in "ZX" else int(fields[19])
+
+
+def _stat(pid: int) -> list[str]:
+    """What /proc tells of a process, from field 3 on, its state; nothing where there is none."""
     try:
-        text = (proc / str(pid) / "stat").read_text(encoding="ascii", errors="replace")
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:
-        return None
+        return []
     # The name in parentheses may hold anything, so fields are counted from its last closing one.
-    fields = text.rpartition(")")[2].split()
-    return None if fields[0] in "ZX" else int(fields[19])
+    return text.rpartition(")")[2].split()

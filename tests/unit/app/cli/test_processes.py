@@ -17,7 +17,7 @@ from app.cli import processes
 from app.cli.output import Exit
 from app.client.connection import Connection, write_connection
 from app.demo.home import Home, SupervisedProcess, SupervisorState
-from app.demo.process import holder, identify
+from app.demo.process import MARK, holder, identify
 from solvers.errors import StateError
 from tests.unit.app.cli.conftest import Headroom
 
@@ -112,6 +112,39 @@ def test_down_waits_until_who_starts_has_told_of_itself_and_ends_that_one(headro
         assert starting.wait() == -signal.SIGTERM
     assert said.status == Exit.OK
     assert said.out.startswith("headroom has stopped")
+
+
+@pytest.mark.parametrize("told", ["{", None])
+def test_a_supervisor_that_was_stopped_is_named_at_once(headroom: Headroom, home: Home, told: str | None) -> None:
+    """It tells nothing any more, and nobody has to wait for it."""
+    if told is not None:
+        (home.path / "state.json").write_text(told)
+    with subprocess.Popen([sys.executable, "-c", STARTING, str(home.path)], stdout=subprocess.PIPE) as stopped:
+        assert stopped.stdout is not None
+        stopped.stdout.readline()
+        stopped.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, stopped.pid, os.WSTOPPED)
+        said = [headroom("up"), headroom("down")]
+        stopped.kill()
+    want = f"headroom: process {stopped.pid}, which holds {home.path}, was stopped: kill -CONT {stopped.pid} "
+    assert [(each.status, each.err.startswith(want)) for each in said] == [(Exit.CONFLICT, True)] * 2
+
+
+def test_down_ends_a_supervisor_that_was_stopped_and_what_it_would_leave(headroom: Headroom, home: Home) -> None:
+    command = [sys.executable, "-c", STARTING, str(home.path)]
+    mark = {**os.environ, MARK: f"api {home.logs}"}
+    forever = [sys.executable, "-S", "-c", "import signal; signal.pause()"]
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE) as stopped,
+        subprocess.Popen(forever, env=mark, start_new_session=True) as child,
+    ):
+        assert stopped.stdout is not None
+        stopped.stdout.readline()
+        home.write_state(state_of(identify("supervisor", stopped.pid)))
+        stopped.send_signal(signal.SIGSTOP)
+        said = headroom("down")
+        assert (stopped.wait(), child.wait()) == (-signal.SIGTERM, -signal.SIGTERM)
+    assert (said.status, said.out.startswith("headroom has stopped")) == (Exit.OK, True)
 
 
 def test_who_never_tells_of_itself_is_told_after_a_while(home: Home) -> None:
