@@ -40,6 +40,27 @@ def test_own_images_are_read_only_without_privileges(compose: dict[str, Any]) ->
         assert service["cap_drop"] == ["ALL"], name
 
 
+def test_the_demo_is_declared_once_and_says_what_it_waits_for(compose: dict[str, Any], tmp_path: Path) -> None:
+    """What a user changes or deletes stays so when the testbed comes up again."""
+    demo = compose["services"]["demo"]
+    assert demo["volumes"] == ["demo:/var/lib/headroom"]
+    assert "demo" in compose["volumes"]
+    # It is not ready at first; then it is.
+    fake = tmp_path / "headroom"
+    fake.write_text(
+        '#!/bin/sh\necho "$1" >>"$CALLS"\n'
+        '[ "$1" != status ] || [ -e asked ] || { touch asked; echo away >&2; exit 6; }\n'
+    )
+    fake.chmod(0o755)
+    home, calls = tmp_path / "home", tmp_path / "calls"
+    home.mkdir()
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "CALLS": str(calls)}
+    command = [*demo["entrypoint"], demo["command"][0].replace("sleep", ":")]
+    said = [subprocess.run(command, check=True, cwd=home, env=environment, capture_output=True) for _ in range(2)]
+    assert calls.read_text().split() == ["status", "status", "apply"]
+    assert [each.stderr for each in said] == [b"away\n", b""]
+
+
 def test_images_run_as_an_ordinary_user() -> None:
     stages = re.split(r"^FROM ", (ROOT / "Dockerfile").read_text(), flags=re.M)[1:]
     final = [stage for stage in stages if re.search(r"AS (agent|server)\n", stage)]
