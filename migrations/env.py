@@ -15,6 +15,8 @@ from app.store.tables import metadata
 
 # Two migrators at once would both find the first revision missing; the second waits here and then finds nothing to do.
 MIGRATION_LOCK = 6_843_712_905
+LOCK_TIMEOUT_MS = 5_000
+"""Whoever comes to a table that a revision waits for waits behind it."""
 RAISED_BY_US = "00000"
 """State of a revision's own notice; PostgreSQL's, such as of what is there already, have others."""
 
@@ -30,9 +32,16 @@ def _url() -> str:
 
 def _run(connection: Connection) -> None:
     connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": MIGRATION_LOCK})
+    connection.execute(text(f"SET lock_timeout = {LOCK_TIMEOUT_MS}"))
     connection.commit()
     try:
-        context.configure(connection=connection, target_metadata=metadata, version_table="schema_version")
+        # What one revision has locked nobody has to wait for while the next one waits for them.
+        context.configure(
+            connection=connection,
+            target_metadata=metadata,
+            version_table="schema_version",
+            transaction_per_migration=True,
+        )
         with context.begin_transaction():
             context.run_migrations()
     finally:

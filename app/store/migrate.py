@@ -6,6 +6,7 @@ Alembic; every process asks which revision there is.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,11 @@ from solvers.errors import InputError, TransientError
 
 if TYPE_CHECKING:
     from alembic.config import Config
+
+ATTEMPTS_MAX = 12
+PAUSE_S = 1.0
+"""For those who wait behind it."""
+DEADLOCK, LOCK_TIMEOUT = "40P01", "55P03"
 
 
 def scripts_path() -> Path:
@@ -55,18 +61,32 @@ def upgrade(url: str, revision: str = "head", told: Callable[[str], object] | No
 
     if revision == "head" and (current(url) or "") > head():
         return
-    with translated(), _led(revision):
-        config = _config(url)
-        config.attributes["told"] = told
-        command.upgrade(config, revision)
+    config = _config(url)
+    config.attributes["told"] = told
+    _done(revision, lambda: command.upgrade(config, revision))
 
 
 def downgrade(url: str, revision: str) -> None:
     """Migrate down to `revision`. Raises as `upgrade` does."""
     from alembic import command
 
-    with translated(), _led(revision):
-        command.downgrade(_config(url), revision)
+    _done(revision, lambda: command.downgrade(_config(url), revision))
+
+
+def _done(revision: str, step: Callable[[], object]) -> None:
+    """Again where it and others waited for each other, or it for them for too long: revisions that were done stay."""
+    for left in reversed(range(ATTEMPTS_MAX)):
+        try:
+            with translated(), _led(revision):
+                step()
+            return
+        except TransientError as error:
+            if error.context.get("sqlstate") not in (DEADLOCK, LOCK_TIMEOUT):
+                raise
+            if not left:
+                told = "others hold what is to be changed (pg_locks tells who): end them, and migrate again"
+                raise TransientError(f"{error.message}, {ATTEMPTS_MAX} times; {told}") from error
+        time.sleep(PAUSE_S)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from app.cli.program import run
 from app.store import ingest, migrate
 from app.store.engine import Database
 from app.store.tables import metadata
+from solvers.errors import TransientError
 from tests.integration.store.samples import device_report, put_node, replica_report, report
 
 pytestmark = pytest.mark.integration
@@ -235,11 +236,45 @@ def test_rival_migrators_wait_for_each_other(empty_url: str) -> None:
     assert migrate.current(empty_url) == migrate.head()
 
 
-def _wait_for_a_waiter(connection: psycopg.Connection) -> None:
+def _wait_for_a_waiter(connection: psycopg.Connection, kind: str = "advisory") -> None:
     deadline = time.monotonic() + 30
-    while connection.execute("SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted").fetchone() is None:
+    waiting = "SELECT FROM pg_locks WHERE locktype = %s AND NOT granted"
+    while connection.execute(waiting, (kind,)).fetchone() is None:
         connection.rollback()
         assert time.monotonic() < deadline, "the migrator did not wait for the lock"
+
+
+@pytest.mark.parametrize(
+    ("at", "first", "then"),
+    [("0055", "cluster_state", "ledger_hours"), ("0055", "ledger_hours", "device_bill_hours")],
+    ids=["two revisions", "one revision"],
+)
+def test_a_migrator_and_a_server_that_read_in_another_order_both_come_to_their_end(
+    empty_url: str, at: str, first: str, then: str
+) -> None:
+    migrate.upgrade(empty_url, at)
+    with psycopg.connect(empty_url) as server, psycopg.connect(empty_url) as other, ThreadPoolExecutor(1) as pool:
+        # The first to wait so long is who is ended.
+        server.execute("SET deadlock_timeout = '1min'")
+        server.commit()
+        server.execute(f"SELECT FROM {first}")
+        migrator = pool.submit(migrate.upgrade, empty_url)
+        _wait_for_a_waiter(other, "relation")
+        server.execute(f"SELECT FROM {then}")
+        server.commit()
+        migrator.result(timeout=60)
+    assert migrate.current(empty_url) == migrate.head()
+
+
+def test_a_migrator_that_waits_for_ever_says_for_what(migrated_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(migrate, "ATTEMPTS_MAX", 1)
+    migrate.downgrade(migrated_url, "0059")
+    with psycopg.connect(migrated_url) as server:
+        server.execute("SELECT FROM cluster_state")
+        with pytest.raises(TransientError, match="lock timeout, 1 times; others hold what is to be changed"):
+            migrate.upgrade(migrated_url)
+    migrate.upgrade(migrated_url)
+    assert migrate.current(migrated_url) == migrate.head()
 
 
 def test_the_alembic_command_works_by_itself(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
