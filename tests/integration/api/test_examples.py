@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -55,10 +56,12 @@ LINES = 6
 PROCESS = re.compile(r"\b(process|python)_")
 LOG = '{"node": "a", "replica": "demo/vision#0", "line": "ready"}\n'
 """Streams end at once here, so that nobody hands over any line."""
+MADE_UP = "00000000-0000-4000-8000-000000000001"
 STABLE = {
     re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)"): "2026-01-01T12:00:00Z",
     re.compile(r"sha256:[0-9a-f]{64}"): "sha256:" + "4f" * 32,
-    re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"): "00000000-0000-4000-8000-000000000001",
+    re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"): MADE_UP,
+    re.compile(r"\btask-[0-9a-f]{12}\b"): "task-4f4f4f4f4f4f",
     re.compile(r"retry: \d+"): "retry: 250",
     re.compile(r"\bid: [0-9a-f]{8}\."): "id: 4f4f4f4f.",
     re.compile(r"\b[0-9a-f]{32,64}\b"): "4f" * 16,
@@ -69,6 +72,8 @@ MEASURED = {
     "age_s": 2.0, "elapsed_ms": 5.0, "window_s": 2.0, "certificate_s": 2_592_000.0,
     "usd_forecast": 90.0, "usd_spent": 1.25,
 }  # fmt: skip
+LATELY_USD_PER_H = 0.5
+"""What a budget is spent by goes by how much of the month is over."""
 AT_S = 1767268800.0
 
 
@@ -233,7 +238,8 @@ def _example(asked: Asked, answer: httpx.Response) -> dict[str, Any]:
 def _stable(part: Any, name: str = "") -> Any:
     """The same at every time and on every machine."""
     if isinstance(part, dict):
-        return {key: _stable(inner, key) for key, inner in part.items()}
+        lately = {"usd_per_h": LATELY_USD_PER_H} if "usd_forecast" in part else {}
+        return {key: _stable(inner, key) for key, inner in (part | lately).items()}
     if isinstance(part, list | tuple):
         return [_stable(inner, name) for inner in part]
     if isinstance(part, str):
@@ -245,7 +251,10 @@ def _stable(part: Any, name: str = "") -> Any:
 
 
 def _short(part: Any) -> Any:
-    """Of every list the first item."""
+    """Of every list the first item; where what is made up says which that is, the first by name."""
     if isinstance(part, dict):
         return {key: _short(inner) for key, inner in part.items()}
-    return [_short(inner) for inner in part[:1]] if isinstance(part, list) else part
+    if not isinstance(part, list):
+        return part
+    named = [item for item in part if isinstance(item, dict) and item.get("id") == MADE_UP and "name" in item]
+    return [_short(inner) for inner in (sorted(named, key=itemgetter("name")) or part)[:1]]
