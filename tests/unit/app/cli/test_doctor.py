@@ -233,11 +233,12 @@ def test_a_look_that_hangs_or_fails_is_told() -> None:
 def facts(**changed: Any) -> Any:
     values = {"connections_max": 197, "connections": 20, "bytes": 2**30, "raw_days": 2, "fsync": "on",
               "synchronous_commit": "on", "full_page_writes": "on", **changed}  # fmt: skip
-    return SimpleNamespace(**values)
+    return SimpleNamespace(**values, read=lambda _: None)
 
 
-def test_facts_of_a_database() -> None:
+def test_facts_of_a_database(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings()
+    monkeypatch.setattr(database, "_facts", lambda told: told)
     assert database._connections(facts(), settings).state is Grade.WELL
     assert database._connections(facts(connections=190), settings).state is Grade.WRONG
     assert database._kept(facts(), settings).state is Grade.WELL
