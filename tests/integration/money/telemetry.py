@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import pytest
 from sqlalchemy import Table, insert, text
 from sqlalchemy.orm import Session
 
 from agents.wire import DeviceReport, ReplicaReport, Report
 from app import kinds
-from app.store import ledger
 from app.store.engine import Database
 from app.store.ingest import gateway_source, node_source
 from app.store.tables import TABLES, rate_samples, report_log
@@ -33,14 +31,6 @@ T0 = datetime(2026, 3, 2, 10, tzinfo=UTC)
 def after(seconds: float, start: datetime = T0) -> datetime:
     """So many seconds after `T0`."""
     return start + timedelta(seconds=seconds)
-
-
-@contextmanager
-def hours_at_once() -> Iterator[None]:
-    """Accounting goes on by the hour: a chunk of it takes nearly as long for five minutes, and days have many."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(ledger, "CHUNK_MINUTES", 60)
-        yield
 
 
 @contextmanager

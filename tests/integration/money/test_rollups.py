@@ -15,7 +15,7 @@ from agents.wire import Report
 from app.store.ledger import account, drop_minutes, drop_raw_telemetry, kept_bytes, roll_hours, roll_minutes
 from app.store.telemetry import TelemetryWindow, device_series, service_series
 from solvers.domain.device import PriceKind, PriceRow
-from tests.integration.money.telemetry import T0, Fleet, Holding, account_again, after, hours_at_once
+from tests.integration.money.telemetry import T0, Fleet, Holding, account_again, after
 from tests.integration.store.samples import put_rows, put_samples
 
 pytestmark = pytest.mark.integration
@@ -116,8 +116,7 @@ def test_retention_drops_only_what_is_closed_and_keeps_hours(session: Session, f
     drop_raw_telemetry(session, now, 1)
     assert count(session, "device_samples") == 36, "the hours of these rows are open"
 
-    with hours_at_once():
-        done = account(session, now, minutes_max=5000)
+    done = account(session, now, minutes_max=5000)
     assert not done.behind
     drop_raw_telemetry(session, now, 1)
     drop_minutes(session, now, 2)
@@ -143,9 +142,8 @@ def test_retention_drops_whole_partitions(session: Session, fleet: Fleet) -> Non
     fleet.report("n1", today + timedelta(seconds=30), {"g1": 1.0})
     fleet.write()
     now = today + timedelta(days=2, hours=1)
-    with hours_at_once():
-        while account(session, now, minutes_max=3000).behind:
-            pass
+    while account(session, now, minutes_max=3000).behind:
+        pass
     # A day of two tables, and eight times three hours of two, as far as they lie in it.
     assert 2 + 2 <= drop_raw_telemetry(session, now, 1) <= 2 + 2 * 8
     assert count(session, "device_samples") == 0
@@ -177,9 +175,8 @@ def _busy_hours(session: Session, fleet: Fleet) -> datetime:
             at = now - timedelta(hours=back) + timedelta(seconds=5 * nth)
             fleet.report("n1", at, {"g1": 5.0 * back}, [Holding(replica="p/a#0", uuid="g1", completed=10 * back)])
     fleet.write()
-    with hours_at_once():
-        while account(session, now, minutes_max=3000).behind:
-            pass
+    while account(session, now, minutes_max=3000).behind:
+        pass
     return now
 
 

@@ -26,7 +26,7 @@ from solvers.domain.codec import to_plain
 from solvers.domain.device import Node, PriceKind, PriceRow
 from solvers.domain.ids import NodeId
 from tests.integration.money.books import price, report_minutes
-from tests.integration.money.telemetry import T0, Fleet, Holding, after, hours_at_once, make_gpu_type, migrated
+from tests.integration.money.telemetry import T0, Fleet, Holding, after, make_gpu_type, migrated
 from tests.integration.postgres import Server
 from tests.integration.store.samples import put, put_project, task
 
@@ -94,9 +94,8 @@ def _spend(session: Session, fleet: Fleet) -> None:
     fleet.write()
     outcomes.add_hours(session, [_hour(now, "admitted", predicted=40), _hour(now, "throttled", predicted=10)])
     _finish_task(session)
-    with hours_at_once():
-        while account(session, now + timedelta(seconds=30), minutes_max=720).behind:
-            pass
+    while account(session, now + timedelta(seconds=30), minutes_max=720).behind:
+        pass
 
 
 def _finish_task(session: Session) -> None:
