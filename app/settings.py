@@ -133,7 +133,8 @@ class Settings:
                 raise InputError(f"HEADROOM_{field.name.upper()} must be a number from 0 on")
         for name in (
             "place_interval_s", "tune_interval_s", "account_interval_s", "learn_interval_s", "retention_interval_s",
-            "lease_ttl_s", "report_interval_s", "node_certificate_days", "webhook_interval_s",
+            "lease_ttl_s", "report_interval_s", "node_certificate_days", "webhook_interval_s", "doorbell_heartbeat_s",
+            "pool_size", "page_size_max", "body_bytes_max", "solve_memory_mib",
         ):  # fmt: skip
             if getattr(self, name) <= 0:
                 raise InputError(f"HEADROOM_{name.upper()} must be greater than 0")

@@ -98,6 +98,11 @@ def test_no_answer_has_its_status(api: Api, headroom: Headroom) -> None:
         ("HEADROOM_RETENTION_INTERVAL_S", "0"),
         ("HEADROOM_PLACE_INTERVAL_S", "nan"),
         ("HEADROOM_LEASE_TTL_S", "inf"),
+        ("HEADROOM_PAGE_SIZE_MAX", "0"),
+        ("HEADROOM_POOL_SIZE", "0"),
+        ("HEADROOM_BODY_BYTES_MAX", "0"),
+        ("HEADROOM_SOLVE_MEMORY_MIB", "0"),
+        ("HEADROOM_DOORBELL_HEARTBEAT_S", "0"),
     ],
 )
 def test_settings_that_make_no_sense_are_named(
