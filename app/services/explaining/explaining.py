@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from itertools import groupby
 
 from app.records import record_of
@@ -299,7 +300,7 @@ def gaps(unplaced: Iterable[Unplaced], workload: str | None, pools: Pools | None
             ExplainedGap,
             item,
             kind=item.kind.value,
-            why=_told(sorted(item.reasons, key=_nearness), owners.get(item.workload)),
+            why=_told(sorted(item.reasons, key=partial(_nearness, item)), owners.get(item.workload)),
         )
         for item in unplaced
         if workload in (None, item.workload)
@@ -310,11 +311,14 @@ _ROOM = (ReasonCode.NO_SHARE_LEFT, ReasonCode.POWER_CAP, ReasonCode.CLIENTS_MAX,
 _LAST = (ReasonCode.REPLICAS_MIN, ReasonCode.KEPT_AT_RISK, ReasonCode.NO_DEVICE_OF_TYPE, ReasonCode.TYPE_NOT_ALLOWED)
 
 
-def _nearness(reason: Reason) -> int:
+def _nearness(gap: Unplaced, reason: Reason) -> int:
     """How near a reason is to what would help: where only room is missing before what no room would mend, memory that
-    no device has before a promise that none can keep, and what is only missing last.
+    no device has before a promise that none can keep, and what is only missing last. Of a service that is served whole
+    the failure domains that it lacks come first.
     """
     code = reason.code
+    if not gap.rate_rps_short and any(fact.name == "failure_domains_min" for fact in reason.facts):
+        return -1
     if code in (ReasonCode.QUOTA, ReasonCode.BUDGET, ReasonCode.REPLICAS_MAX, ReasonCode.ROOM_UNUSED):
         return 0
     if code in _ROOM or (code is ReasonCode.NO_MEMORY_LEFT and not too_large(reason)):

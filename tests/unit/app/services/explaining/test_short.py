@@ -56,6 +56,18 @@ def test_who_is_served_without_a_promise_kept_is_told_once_and_after_who_lacks()
     assert found[1].told == "served, but nothing known keeps its SLO (latency best 35.71 ms, latency limit 30 ms)"
 
 
+def test_who_is_served_whole_in_too_few_failure_domains_is_told_of_them() -> None:
+    """As when all nodes of one zone are drained: more share on those that are left would not help."""
+    facts = (Fact(name="failure_domains_min", value=2.0),)
+    spread = Reason(code=ReasonCode.ANTI_AFFINITY, subject="demo/a", facts=facts)
+    gap = replace(unplaced("demo/a"), reasons=(FULL, spread))
+    on = builders.assignment("demo/a#0", builders.device("a", 0, "t4"))
+    (line,) = short_lines([on], gaps([gap], None))
+    assert line.told == "too little place: demo/a is barred by neighbour rules (failure domains min 2)"
+    (line,) = short_lines([on], gaps([replace(gap, rate_rps_short=10.0)], None))
+    assert line.told.endswith("t4 has too little SM share left")
+
+
 def test_where_no_type_has_a_usable_device_all_are_named() -> None:
     """As when every node is drained; one alone would seem to be what is wanted."""
     types = [Reason(code=ReasonCode.NO_DEVICE_OF_TYPE, subject=name) for name in ("a100", "l4", "t4")]
