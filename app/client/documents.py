@@ -240,7 +240,7 @@ class _FilesRead:
 
 
 def unsayable(part: Marked) -> list[str]:
-    """What of it JSON cannot say, each with its place."""
+    """What of it JSON cannot say, or no server takes, each with its place."""
     return [part.complaint(where, why)[1] for where, why in _unsaid(part.plain)]
 
 
@@ -259,6 +259,10 @@ def _unsaid(plain: Any) -> Iterator[tuple[Where, str]]:
             yield where, f"{value} is no number that JSON has"
         elif isinstance(value, str) and not _is_text(value):
             yield where, "half a character: a surrogate without its other half"
+        elif isinstance(value, str) and "\0" in value:
+            yield where, "the character U+0000 is in no text"
+        elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+            yield where, "a number that does not fit in 64 bits"
         elif not isinstance(value, str | int | float | None):
             yield where, f"JSON has no {type(value).__name__}"
 

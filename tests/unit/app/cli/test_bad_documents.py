@@ -29,6 +29,12 @@ class Bad:
         Bad("a.json", '{"kind": "project",\n"name": "p",\n"weight": NaN}', ":3: weight: nan is no number"),
         Bad("a.json", '{"kind": "project",\n"weight": 1e999}', ":2: weight: inf is no number"),
         Bad("a.json", '{"kind": "project",\n"labels": {"a": "\\udcff"}}', ":2: labels.a: half a character"),
+        Bad("a.yaml", 'kind: project\nname: "a\\0b"\n', ":2: name: the character U+0000 is in no text"),
+        Bad(
+            "a.yaml",
+            f"kind: project\nquota: {{max_gpus: {2**63}}}\n",
+            ":2: quota.max_gpus: a number that does",
+        ),
         Bad("a.json", '{"kind": "project",\n"\\udcff": 1}', ":1: the key '\\udcff' is no text"),
     ],
 )
