@@ -25,8 +25,8 @@ from app.store.sql import named, records
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
-CHUNK_DEVICE_MINUTES = 20_000
-"""What one SQL statement accounts at most, but a minute at least: some ten seconds of a processor, far below the
+CHUNK_DEVICE_MINUTES = 5_000
+"""What one SQL statement accounts at most, but a minute at least: some three seconds of a processor, far below the
 statement timeout."""
 SETTLES_AFTER = timedelta(seconds=20)
 """So long after its end a minute is accounted."""
