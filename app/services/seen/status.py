@@ -400,11 +400,11 @@ class _Sight:
         self._known = known
         self.silent_s, self.target, self.plan = known.silent_s, known.target, known.plan
         self.planning = planning_line(cycles.last_closed(session)) if self._whole else None
-        self._owners = known.owners
-        self._nodes, self._devices, self._prices = known.nodes, known.devices, known.prices
+        self._owners, self._nodes, self._devices, self._prices = known.owners, known.nodes, known.devices, known.prices
         self._states = {state.node_id: state for state in nodes.all_states(session)}
         self._readings = {row.uuid: row for row in telemetry.devices(session, self.silent_s)}
-        self._served = {row.service: row for row in telemetry.served(session, ATTAINMENT_WINDOW_S)}
+        served = telemetry.served(session, ATTAINMENT_WINDOW_S)
+        self._served = {row.service: row for row in served if row.service in known.slos}
         replicas = telemetry.replicas(session, self.silent_s)
         self._replicas = [row for row in replicas if row.workload.startswith(self._prefix)]
         self._assignments = [item for item in self.target.assignments if item.workload.startswith(self._prefix)]
