@@ -28,7 +28,7 @@ dawdles, and for how long.
 """
 QUICK, MISSED_WITHIN = 5, 20
 """Mutants that are told soon, and histories in which they must be; the others take minutes."""
-BEGIN = {"epochs are not heard of": 20, "two at once under a key": 8}
+BEGIN = {"epochs are not heard of": 10, "two at once under a key": 8}
 """The first of these histories, where it is not the first of all."""
 
 
