@@ -46,7 +46,7 @@ from solvers.planners.joint import attempt, certificate, change, planner, spare,
 from solvers.planners.joint.change import reach_terms
 from solvers.planners.joint.planner import Advance, Joint
 from solvers.planners.joint.seat import jobs, seating, standing
-from solvers.planners.joint.solve import branch, groups, improve, listing, master, reach, solve
+from solvers.planners.joint.solve import branch, groups, improve, listing, master, prospects, reach, solve
 from solvers.planners.joint.solve.reach import Reached
 from solvers.verify.checks import verify
 from solvers.verify.picture import is_fatal
@@ -341,7 +341,7 @@ PHASES: dict[str, Phase] = {
     "counting": _phase((whole_devices,), _swap(planner, "counted", _nothing)),
     "change: reach": _phase((reach,), _swap(change, "reached", _as_it_stands)),
     "change: reach, priced": _phase((reach._ReachProgramme.priced,), _swap(reach, "PRICED_MAX", 0)),
-    "change: reach, closed groups": _phase((), _swap(reach, "GROUPS_MAX", 10**6)),
+    "change: reach, closed groups": _phase((), _swap(prospects, "GROUPS_MAX", 10**6)),
     "change: remembered longer": _phase(
         (), _swap(change, "reach_terms", lambda *asked, **how: replace(reach_terms(*asked, **how), remembered_s=0.0))
     ),

@@ -142,12 +142,7 @@ def _measured(case: Case, folder: Path, again: int) -> Row:
         if plan is None:
             raise SystemExit(f"{case.name}: there is no first plan")
         snapshot = after_change(snapshot, plan)
-    elif case.hasty_s is not None:
-        _, plan = _ran(replace(case, deadline_s=case.hasty_s, busy=cases.BUSY), snapshot, folder)
-        if plan is None:
-            raise SystemExit(f"{case.name}: there is no first plan")
-        first, snapshot = f"{plan.objective.cost_usd_per_h:.3f} stood", after_haste(snapshot, plan)
-    elif case.cycles:
+    elif case.cycles or case.hasty_s is not None:
         stood, snapshot = _followed(case, snapshot, folder)
         first = f"stood at {', '.join(f'{usd:.2f}' for usd in stood)}"
     kept, runs = memory.read_bytes() if case.memory else b"", []
@@ -162,7 +157,8 @@ def _measured(case: Case, folder: Path, again: int) -> Row:
 
 def _followed(case: Case, snapshot: Snapshot, folder: Path) -> tuple[list[float], Snapshot]:
     """What stood before each cycle, $/h, and the picture of the last one."""
-    _, plan = _ran(replace(case, planner="greedy"), snapshot, folder)
+    hasty = None if case.hasty_s is None else replace(case, deadline_s=case.hasty_s, busy=cases.BUSY, memory=False)
+    _, plan = _ran(hasty or replace(case, planner="greedy"), snapshot, folder)
     if plan is None:
         raise SystemExit(f"{case.name}: there is no first plan")
     stood, snapshot = [plan.objective.cost_usd_per_h], after_haste(snapshot, plan)

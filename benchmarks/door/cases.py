@@ -52,6 +52,7 @@ MELANGE = ((36, 6, 8), (25, 4, 8), (36, 6, 4))
 PARVAGPU_GPUS = {1: 2, 2: 3, 3: 5, 4: 7}
 FGD_PCT = "95.2 % given out when 100 % has arrived (FGD)"
 CHANGED, CHANGED_TIMES = 10, 1.3
+CYCLES_LARGE = 16
 HASTY_S, STOOD_S, PAUSE_S = 3.0, 10_000.0, 300.0
 """Of what a fleet's first plan was made by, on a machine with other work; for how long it has stood; between plans."""
 CHANGES_MAX: int = Policy.__dataclass_fields__["changes_max"].default
@@ -77,7 +78,9 @@ class Case:
     hasty_s: float | None = None
     """The same of a first plan by such a deadline beside others, hours later, and nothing changed."""
     cycles: int = 0
-    """What greed planned is the target, then what each of so many plans makes of it, where a gate would promote it."""
+    """What greed planned, or was planned in haste, is the target, then what each of so many plans makes of it, where a
+    gate would promote it.
+    """
     memory: bool = False
     """What planners kept of the first plan is handed to the second one, in a file."""
     remembered: bool = False
@@ -120,6 +123,11 @@ def dear(seeds: tuple[int, ...]) -> Iterator[Case]:
         case = replace(_family(100, 40, seed, 5.0), group="dear", picture=partial(_counted, 100, 40, seed, CHANGES_MAX))
         for cycles in (1, 8):
             yield replace(case, name=f"{case.name}, what greed planned, {cycles} cycles", cycles=cycles, memory=True)
+        case = replace(
+            _family(1000, 200, seed, 5.0), group="dear", picture=partial(_counted, 1000, 200, seed, CHANGES_MAX)
+        )
+        name = f"{case.name}, planned in haste, {CYCLES_LARGE} cycles"
+        yield replace(case, name=name, hasty_s=HASTY_S, cycles=CYCLES_LARGE, memory=True)
 
 
 def large(seeds: tuple[int, ...]) -> Iterator[Case]:

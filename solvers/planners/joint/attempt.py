@@ -30,7 +30,7 @@ from solvers.planners.joint.seat.seats import Floor, Seats, Terms, floor_of
 from solvers.planners.joint.solve.branch import Leaves, few_devices
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Rows
-from solvers.planners.joint.solve.reach import GROUPS_MAX
+from solvers.planners.joint.solve.prospects import GROUPS_MAX
 from solvers.planners.joint.solve.solve import layout_of, worth_units
 from solvers.planners.joint.write import Seated, write
 from solvers.problems.jobs import trains_first
@@ -282,6 +282,8 @@ PROOF_UNITS_LEAST, PROOF_UNITS_PER_WORKLOAD = 100, 5
 CLOSER_TIMES, CLOSER_PART, URGENT_UNITS, AGAIN_UNITS = 3, 0.25, 400, 150
 """What a nearer bound may take where devices are few, in times all else; what is kept of the deadline; and what it may
 take while somebody waits for the plan, and where it goes on from what was proven before."""
+WAY_TIMES = 4
+"""So many times what a promotion may change: of more replicas, room does not come first."""
 WAY_PART, WAY_UNITS, WAY_WRITES = 0.1, 1000, 2
 """Of the deadline, for finding room where what stands is of many groups; what it may take, and how many plans are
 written besides."""
@@ -328,7 +330,9 @@ class Attempt:
         explain_s = self._explain_s() + min(SHORT_MAX * EXPLAIN_S_PER_SHORT, EXPLAIN_SHORT_PART * budget.deadline_s)
         reserve_s = self._write_s() + min(explain_s, EXPLAIN_PART * budget.deadline_s)
         reserve_s += CLOSER_PART * budget.deadline_s * few_devices(self.reading.problem)
-        reserve_s += (WAY_PART * budget.deadline_s + WAY_WRITES * self._write_s()) * self.of_many_groups
+        if self.of_many_groups:
+            way_s = WAY_PART * budget.deadline_s * rearranges(self.request)
+            reserve_s += way_s + WAY_WRITES * self._write_s()
         left_s, units = self.clock.left_s - reserve_s, budget.work_units
         if units is None:
             worth = worth_units(self.reading.problem)
@@ -431,6 +435,11 @@ class Attempt:
         """Of these seats; `eager`: what stands goes on with the largest batches that it bears."""
         seated = Seated(request=self.request, reading=self.reading, seats=seats, first=self.first, eager=eager)
         return write(SPEC, seated)
+
+
+def rearranges(request: PlanRequest) -> bool:
+    """Whether promotions may change enough of what stands that room on the way could ever be made and used."""
+    return len(request.snapshot.target.assignments) <= WAY_TIMES * request.snapshot.policy.changes_max
 
 
 def affords_first(request: PlanRequest, urged: bool = False) -> bool:

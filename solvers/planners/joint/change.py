@@ -23,11 +23,12 @@ from solvers.domain.plan import Plan
 from solvers.domain.policy import Policy
 from solvers.engines.deadline import Deadline, charge, portion
 from solvers.planners.base import PlanRequest
-from solvers.planners.joint.attempt import NOTHING, Kept, recall
+from solvers.planners.joint.attempt import NOTHING, Kept, rearranges, recall
 from solvers.planners.joint.reading.formulation import Reading
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Rows
-from solvers.planners.joint.solve.reach import DUST, GAP, GROUPS_MAX, Reached, ReachTerms, reached
+from solvers.planners.joint.solve.prospects import DUST, GROUPS_MAX
+from solvers.planners.joint.solve.reach import GAP, Reached, ReachTerms, reached
 from solvers.planners.joint.solve.solve import SolveOrder, layout_of
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout, Pattern, Patterns
@@ -42,6 +43,8 @@ RATE_STEPS = 50
 """For each e-fold: rates that are as near as that are the same."""
 REACH_PART = 0.3
 """Of the deadline, where something stands."""
+REACH_FEW_PART = 0.5
+"""The same where what stands is many times what a promotion may change."""
 REACH_MOST_S = 2.0
 """Kept for it from a search."""
 NEAR_UNITS = 100
@@ -83,28 +86,30 @@ class JointSearch:
 
 def solved(search: JointSearch, request: PlanRequest, reading: Reading, state: bytes) -> Solved:
     """Raises EngineError as `solve` does."""
-    solve, deadline = search.solve, search.deadline
+    deadline = search.deadline
     policy, problem, standing = request.snapshot.policy, reading.problem, reading.standing_patterns
     kept = recall(state, problem) if state else NOTHING
+    near, found, late, many = None, layout_of(standing), False, len(standing) > GROUPS_MAX
+    short = found.leaves_short(problem)
     order = SolveOrder(
         standing=standing,
         warm=kept.patterns,
         gap=policy.gap_pct_target / 100,
         seed=request.seed,
         launch_usd_per_s=policy.launch_usd_per_s,
-        better=search.better,
+        better=search.better if short or rearranges(request) else None,
     )
     restless = restless_of(reading)
     opened, question = scope_of(reading, restless, kept.full_at_s), question_of(reading, restless)
-    known = question == kept.question
+    known, stood = question == kept.question, question.split(" ")[:2] == kept.question.split(" ")[:2]
     opened = frozenset() if known and opened is not None else opened
     # In between full solves, the same that stands ends as far from what it could become at best, whoever's rate moved.
-    alike = known or (opened is not None and question.split(" ")[:2] == kept.question.split(" ")[:2])
-    near, found, late = None, layout_of(standing), False
-    terms = reach_terms(policy, short=found.leaves_short(problem), left_usd=kept.left_usd if alike else 0.0)
+    alike = known or (opened is not None and stood)
+    terms = reach_terms(policy, short=short, left_usd=kept.left_usd if alike and not many else 0.0)
+    terms = replace(terms, prices=kept.prices, turn=turn_of(request) * stood)
     # Where nobody is short and all is solved anyway, what little changes make is asked once, after that.
-    asked = bool(standing) and (found.leaves_short(problem) or (opened is not None and not known))
-    mended = asked and opened and len(standing) > GROUPS_MAX and search.mended is not None and search.mended()
+    asked = bool(standing) and (short or (opened is not None and not known))
+    mended = asked and opened and many and search.mended is not None and search.mended()
     if asked and not mended:
         left = NEAR_UNITS if deadline.work_units is None else int(deadline.left_part * deadline.work_units)
         few = Deadline(REACH_PART * deadline.time_left_s, max(1, min(NEAR_UNITS, left)))
@@ -117,13 +122,11 @@ def solved(search: JointSearch, request: PlanRequest, reading: Reading, state: b
     if search.stuck is not None and not mended and (near is None or near.short):
         search.stuck()
     if opened is None:
-        within = portion(deadline, 1 - reach_part(deadline)) if standing else deadline
-        found = solve(problem, order, within)
-        if standing:
-            charge(deadline, within)
+        found = _found(search, problem, order, reach_part(deadline, little_part(request)))
     patterns = (*found.patterns, *found.columns, *order.warm)
     if opened is None and standing:
-        within = portion(deadline, min(1.0, REACH_PART / max(deadline.left_part, DUST)))
+        within = portion(deadline, min(1.0, little_part(request) / max(deadline.left_part, DUST)))
+        terms = replace(terms, prices=found.prices or kept.prices)
         near, late = reached(problem, standing, patterns[:FRESH_MAX], terms, within, begin=near), within.late
     facts = found.facts | {"workloads_open": float(len(problem.workloads if opened is None else opened))}
     return Solved(
@@ -143,10 +146,30 @@ def solved(search: JointSearch, request: PlanRequest, reading: Reading, state: b
     )
 
 
-def reach_part(deadline: Deadline) -> float:
+def _found(search: JointSearch, problem: JointProblem, order: SolveOrder, kept: float) -> Layout:
+    """What the search finds; where something stands, a part of the time is kept from it."""
+    if not order.standing:
+        return search.solve(problem, order, search.deadline)
+    within = portion(search.deadline, 1 - kept)
+    found = search.solve(problem, order, within)
+    charge(search.deadline, within)
+    return found
+
+
+def turn_of(request: PlanRequest) -> int:
+    """Of very many groups others are open in every turn while nothing changes."""
+    return int(request.snapshot.taken_at_s // FULL_EVERY_S)
+
+
+def little_part(request: PlanRequest) -> float:
+    """Of a deadline, for what stands: more of it where little of what a search finds can be promoted."""
+    return REACH_PART if rearranges(request) else REACH_FEW_PART
+
+
+def reach_part(deadline: Deadline, part: float) -> float:
     """Of what is left of a deadline, for what stands after a search: of a long one no more than that takes."""
     seconds = deadline.left_s if deadline.work_units is None else 0.0
-    return min(REACH_PART, REACH_MOST_S / seconds) if seconds > 0.0 else REACH_PART
+    return min(part, REACH_MOST_S / seconds) if seconds > 0.0 else part
 
 
 def asked_again(kept: Kept, plan: Plan, stands: Target) -> Kept:

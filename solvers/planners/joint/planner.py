@@ -25,7 +25,7 @@ from solvers.errors import EngineError
 from solvers.models.worth import aim_of
 from solvers.planners import registry
 from solvers.planners.base import IncumbentTaker, PlannerSpec, PlanRequest, Recalling, Thought, hand_over
-from solvers.planners.joint.attempt import NOTHING, SPEC, Attempt, Kept, affords_first, remember
+from solvers.planners.joint.attempt import NOTHING, SPEC, Attempt, Kept, affords_first, rearranges, remember
 from solvers.planners.joint.certificate import Certificate, solved_usd
 from solvers.planners.joint.change import JointSearch, Solve, Solved, asked_again, breaks_limits, solved
 from solvers.planners.joint.explain.explaining import explained
@@ -47,6 +47,8 @@ ANSWERING_PART = 0.93
 """Of the deadline: then the answer begins to be handed over."""
 COUNTING_PART = 0.3
 """Of the deadline, where every replica takes a whole device."""
+FEWER_UNITS = 1000
+"""What it may take to change less of what stands, where seating made too much of it."""
 WAY_GAP = 0.05
 """How near its bound what serves for minutes alone is near enough."""
 ADVANCE_GAIN, ADVANCE_LEAP = 0.005, 0.05
@@ -375,11 +377,19 @@ def rivals_of(attempt: Attempt, seats: Seats, found: Found) -> Rivals:
 
 
 def _within_churn(attempt: Attempt, found: Found, plan: Plan, seats: Seats) -> tuple[Plan, Seats]:
-    """This plan, or where it changes more than one promotion may, what so many changes make of what stands."""
-    if found.solved.reached is None or attempt.hurried or attempt.step(plan).within_churn:
+    """This plan, or where it changes more than one promotion may, what so many changes make of what stands: once more
+    with fewer, where seating made too many of them.
+    """
+    reached, most = found.solved.reached, attempt.request.snapshot.policy.changes_max
+    if reached is None or attempt.hurried or attempt.step(plan).within_churn:
         return plan, seats
-    less = seat(attempt.floor, found.solved.reached.layout, attempt.terms)
+    less = seat(attempt.floor, reached.layout, attempt.terms)
     step = attempt.step(attempt.written(less))
+    within = attempt.spare_deadline(FEWER_UNITS)
+    if not (step.within_churn or reached.fewer is None or within.over):
+        reached = reached.fewer(max(1.0, most * most / step.counted_changes), within)
+        less = seat(attempt.floor, reached.layout, attempt.terms)
+        step = attempt.step(attempt.written(less))
     return (step.plan, less) if step.transition.changes and step.worthwhile else (plan, seats)
 
 
@@ -397,6 +407,8 @@ def _by_way(attempt: Attempt, found: Found, plan: Plan, seats: Seats) -> tuple[P
     request, floor = attempt.request, attempt.floor
     standing = attempt.reading.standing_patterns
     if not (found.solved.searched and standing and attempt.first) or attempt.first_by != STANDING:
+        return plan, seats
+    if not rearranges(request):
         return plan, seats
     toward = seat(floor, found.solved.found, attempt.terms)
     then = attempt.written(toward)

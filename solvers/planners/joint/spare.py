@@ -33,7 +33,7 @@ from solvers.planners.joint.reading.formulation import Reading
 from solvers.planners.joint.seat.seating import match
 from solvers.planners.joint.seat.seats import DUST, DUST_W, Floor, Move, Seats, members_of
 from solvers.planners.joint.solve.judge import Judge
-from solvers.planners.joint.solve.reach import GroupTurnover, Prospects, StandingGroups
+from solvers.planners.joint.solve.prospects import GroupTurnover, Prospects, StandingGroups
 from solvers.planners.joint.solve.solve import layout_of
 from solvers.planners.joint.write import CEILING_PART
 from solvers.problems.joint import WHOLE_PCT, JointProblem

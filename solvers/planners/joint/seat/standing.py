@@ -332,16 +332,27 @@ def _less(floor: Floor, before: Pattern, workload: int, *, smaller: bool) -> Ite
 
 def within_power(seats: Seats) -> None:
     """Change places, clocks and at last contents until no domain is exceeded."""
-    for domain in np.flatnonzero(seats.left_w < -DUST_W).tolist():
+    over = np.flatnonzero(seats.left_w < -DUST_W).tolist()
+    stays = np.array([_stays(seats, device) for device in range(len(seats.patterns) if over else 0)], dtype=np.int64)
+    for domain in over:
         inside = np.flatnonzero((seats.floor.domain_of == domain).any(axis=1))
         while seats.left_w[domain] < -DUST_W:
-            if _swap(seats, domain, inside):
+            swapped = _swap(seats, domain, inside, stays)
+            stays[swapped] = [_stays(seats, device) for device in swapped]
+            if swapped:
                 continue
             reliefs = (item for device in inside.tolist() for item in _lighter(seats, device))
             relief = min(reliefs, key=_lost, default=None)
             if relief is None:
                 break
             seats.put(relief.move.device, relief.move.after)
+            stays[relief.move.device] = _stays(seats, relief.move.device)
+
+
+def _stays(seats: Seats, device: int) -> int:
+    """Replicas that go on as they stand."""
+    pattern = seats.patterns[device]
+    return 0 if pattern is None else len(pattern.variants) - len(seats.turnover(device, pattern).starts)
 
 
 def _lighter(seats: Seats, device: int) -> Iterator[_Relief]:
@@ -368,8 +379,10 @@ def _slower_or_fewer(floor: Floor, before: Pattern) -> Iterator[Pattern | None]:
     yield from (item for item in fewer if item is not None)
 
 
-def _swap(seats: Seats, domain: int, inside: Whole) -> bool:
-    """Change a device of the domain with a lighter one outside, or two; just enough if that is possible, else most."""
+def _swap(seats: Seats, domain: int, inside: Whole, stays: Whole) -> list[int]:
+    """Change a device of the domain with a lighter one outside, or two; just enough if that is possible, else most; and
+    first where fewest have to start anew for it. Which devices those are.
+    """
     floor, over_w = seats.floor, -float(seats.left_w[domain])
     outside = np.flatnonzero(np.isin(floor.pool_of, floor.pool_of[inside]) & (floor.domain_of != domain).all(axis=1))
     mine, other = np.nonzero(floor.pool_of[inside][:, None] == floor.pool_of[outside])
@@ -378,25 +391,26 @@ def _swap(seats: Seats, domain: int, inside: Whole) -> bool:
     relief = ours[mine] - theirs[other]
     able = np.flatnonzero((relief > DUST_W) & (relief <= _spare_w(seats, here, there) + DUST_W))
     here, there, relief = here[able], there[able], relief[able]
-    moved = np.isin([here, there], list(floor.held)).sum(axis=0)
+    moved = stays[here] + stays[there]
     chosen = np.lexsort((there, here, relief, moved, -np.minimum(relief, over_w)))[:1]
     if len(able) and relief[chosen[0]] < over_w:
         near = np.argsort(np.abs(relief - over_w / 2), kind="stable")[:PAIRS_MAX]
-        two = _two(seats, here[near], there[near], relief[near], over_w)
+        two = _two(seats, here[near], there[near], relief[near], over_w, moved[near])
         chosen = near[two] if len(two) else chosen
     for device, partner in zip(here[chosen].tolist(), there[chosen].tolist(), strict=True):
         for at, pattern in ((device, seats.patterns[partner]), (partner, seats.patterns[device])):
             seats.put(at, pattern)
-    return len(chosen) > 0
+    return [*here[chosen].tolist(), *there[chosen].tolist()]
 
 
-def _two(seats: Seats, here: Whole, there: Whole, relief: Floats, over_w: float) -> Whole:
+def _two(seats: Seats, here: Whole, there: Whole, relief: Floats, over_w: float, moved: Whole) -> Whole:
     """Which two changes together are just enough; none where no two are."""
     spare, domains, total = _spare_w(seats, here, there), seats.floor.domain_of[there], relief[:, None] + relief
     apart = ((domains[:, None] != domains) | (domains == NO_DOMAIN)).all(axis=2)
     able = (total >= over_w) & (here[:, None] != here) & (there[:, None] != there)
     able &= apart | (total <= np.minimum(spare[:, None], spare) + DUST_W)
-    best = np.unravel_index(int(np.argmin(np.where(able, total, np.inf))), able.shape)
+    few = able & (moved[:, None] + moved == np.where(able, moved[:, None] + moved, np.iinfo(np.int64).max).min())
+    best = np.unravel_index(int(np.argmin(np.where(few, total, np.inf))), able.shape)
     return np.array(best) if able[best] else np.zeros(0, dtype=np.int64)
 
 

@@ -8,57 +8,62 @@ counts as demand that is never served in `period_s`.
 
 What stands is enough while it covers what must be served; whoever is short is sized anew, and counts more than any
 device. Where somebody would stay short only because interruptions weigh so much, they weigh as long as demand is
-remembered. Of very many groups only those are open that host who is short, or are filled worst.
+remembered. The search exchanges devices; where fewer changes may be made than would pay, an exchange has to wait for
+another one, and an integer programme over the nearest columns goes on from there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from math import inf
 
 import numpy as np
 
-from solvers.domain.arrays import Floats, Whole
+from solvers.domain.arrays import Whole
 from solvers.engines.anneal import GroupChoices, Heat, RowEnds, annealed
-from solvers.engines.deadline import Deadline
+from solvers.engines.deadline import Deadline, ProgrammeWork, programme_answer
 from solvers.engines.highs import ColumnMaster, Columns, Relaxed
-from solvers.planners.joint.solve.judge import Judge
-from solvers.planners.joint.solve.master import Rows
+from solvers.planners.joint.solve.master import Rows, programme_of
 from solvers.planners.joint.solve.pricing import Look, Pricing
-from solvers.problems.joint import WHOLE_PCT, JointProblem
-from solvers.problems.patterns import EMPTY, Judged, Layout, Pattern, Patterns, Standing, ordered
+from solvers.planners.joint.solve.prospects import (
+    DUST,
+    GROUPS_MAX,
+    GroupTurnover,
+    Prospects,
+    StandingGroups,
+    Taken,
+    keyed,
+)
+from solvers.problems.joint import JointProblem
+from solvers.problems.patterns import EMPTY, Layout, Pattern, Patterns, Prices, Standing
 
-GROUPS_MAX = 40
-"""Groups that are open."""
 ROWS_MAX, ROWS_PER_S, ROWS_PER_UNIT = 20_000, 6000.0, 120.0
 """Contents that are looked at in all, and for each second or unit of work that there is."""
 PRICED_MAX, PRICED_LOOK = 4, Look(part=0.02, step_pct=5, repeats=4)
 """Times that contents are priced at what the programme's relaxed optimum would pay for them, and how closely."""
 CHURN_SPARED = 5
 """One in so many changes is spared."""
+MANY_PART = 0.8
+"""Of the changes, where not all groups are open: nodes of large fleets bear less of them than pools do."""
 SEARCH_PART = 0.5
 """Of the deadline, kept from looking for contents for the search."""
-STEPS_LEAST = 4
-"""Shares that a new member is tried with."""
 COLUMNS_MOST, STEPS, STEPS_PER_S = 1600, 40_000_000, 1e8
 """Of the search: columns, and elementary steps, in a second of haste."""
 HOT, COLD = 0.25, 0.01
 """Of the dearest device, and of that: what a move may lose at first, and at last."""
+NEAREST, NEAREST_WORK = 300, ProgrammeWork(part=0.6, first_units=200, node_units=2.0, gap=3e-3)
+"""Columns of the integer programme, and what it may take."""
+FAR = 0.01
+"""How far above the relaxed optimum it is asked."""
 GAP = 5e-4
 """What is nothing."""
-DUST = 1e-6
 SURE = 1e-6
 """Of what must be served, beside it: engines round."""
 HIGH_USD = 1e6
 """What a device costs that is not open."""
 SHORT_LEAST = 50.0
 """However little is short of a workload: it counts so many of the dearest devices."""
-
-
-Taken = tuple[tuple[int, Pattern, int], ...]
-"""Groups of what stands, what they become, and on how many devices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +82,9 @@ class ReachTerms:
     changes_max: float = inf
     """Of replicas: that start, but where those are free; and that end, of which one that moves is both."""
     starts_free: bool = False
+    prices: Prices | None = None
+    turn: int = 0
+    """What contents are worth, of a solve; and which of those that cost most above it are open, of very many."""
 
     @property
     def changes_most(self) -> float:
@@ -94,7 +102,11 @@ class Reached:
     """$/h that it costs more than the relaxed optimum; 0 where the search had not the time that it takes."""
     short: bool
     """Whether anybody is short of what must be served."""
+    prices: Prices | None = None
+    """By which groups were opened."""
     taken: Taken = ()
+    fewer: Callable[[float, Deadline], Reached] | None = None
+    """The same again where so many changes are the most: seating, which knows of nodes, may make more of them."""
 
 
 def reached(
@@ -106,15 +118,19 @@ def reached(
     begin: Reached | None = None,
 ) -> Reached:
     """`fresh`: contents that a solve found. `begin`: what came out of the same with other ones."""
-    stands = StandingGroups.of(problem, standing)
+    stands = StandingGroups.of(problem, standing, prices=terms.prices, turn=terms.turn)
+    if len(stands.closed):
+        terms = replace(terms, changes_max=MANY_PART * terms.changes_max)
     rows = (
         ROWS_PER_S * deadline.left_s / deadline.crowding
         if deadline.work_units is None
         else ROWS_PER_UNIT * deadline.work_units
     )
     options = Prospects.of(stands, fresh, int(min(rows, ROWS_MAX)))
+    if begin is not None and begin.prices is not terms.prices and len(standing) > GROUPS_MAX:
+        begin = None  # others are open
     taken = () if begin is None else begin.taken
-    options = options.joined(stands.judge, *_keyed(taken, stands.judge.width))
+    options = options.joined(stands.judge, *keyed(taken, stands.judge.width))
     deadline.spend(1 + int(len(options.group) / ROWS_PER_UNIT))
     for _ in range(PRICED_MAX):
         before = deadline.left_part
@@ -124,9 +140,16 @@ def reached(
         options = more
         if 2 * deadline.left_part - before < SEARCH_PART:
             break  # another look like this one would be taken from the search
-    sheet = _ReachProgramme(stands, options, terms)
     if begin is not None and begin.period_s == terms.period_s:
         terms = replace(terms, left_usd=begin.left_usd)
+    return _chosen(stands, options, terms, deadline, taken)
+
+
+def _chosen(
+    stands: StandingGroups, options: Prospects, terms: ReachTerms, deadline: Deadline, taken: Taken = ()
+) -> Reached:
+    """Of these contents."""
+    sheet = _ReachProgramme(stands, options, terms)
     counts = sheet.whole(terms, deadline, options.counts(taken))
     if terms.period_s < terms.remembered_s and sheet.short(counts) and not deadline.over:
         terms = replace(terms, period_s=terms.remembered_s)
@@ -141,158 +164,10 @@ def reached(
         period_s=terms.period_s,
         left_usd=0.0 if deadline.late or np.isinf(sheet.left_usd) else sheet.left_usd,
         short=sheet.short(counts),
+        prices=terms.prices,
         taken=tuple(zip(options.group[chosen].tolist(), patterns, devices, strict=True)),
+        fewer=lambda most, within: _chosen(stands, options, replace(terms, changes_max=most, left_usd=0.0), within),
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class StandingGroups:
-    """Groups that are open: what stands first, then what is idle of each pool."""
-
-    problem: JointProblem
-    judge: Judge
-    judged: Judged
-    """Of what stands."""
-    devices: Whole
-    """By group."""
-    pool: Whole
-    closed: Judged
-    closed_devices: Whole
-    before_rps: Floats
-    """By workload, of all that stands."""
-
-    @staticmethod
-    def of(
-        problem: JointProblem, standing: Sequence[Standing], most: int | None = None, width: int = 0
-    ) -> StandingGroups:
-        """All, or of more than `most` those of workloads that are short and the emptiest."""
-        judge, most = Judge(problem), GROUPS_MAX if most is None else most
-        every = judge.judge(Patterns.of([item.pattern for item in standing], width or judge.width))
-        devices = np.array([item.devices for item in standing], dtype=np.int64)
-        pool = problem.kind_pool[every.rows.kind]
-        used = np.bincount(pool, weights=devices, minlength=len(problem.pools)).astype(np.int64)
-        before_rps = every.served_rps(problem, devices)
-        short = before_rps < problem.least_rps * (1 - DUST)
-        rows = every.rows
-        hosts = (short[problem.variant_workload[rows.variants]] & (rows.variants >= 0)).any(axis=1)
-        order = np.lexsort((rows.shares_pct.sum(axis=1), ~hosts))
-        some, rest = np.sort(order[:most]), np.sort(order[most:])
-        return StandingGroups(
-            problem=problem,
-            judge=judge,
-            judged=every.take(some),
-            devices=np.concatenate([devices[some], np.maximum(problem.pool_devices - used, 0)]),
-            pool=np.concatenate([pool[some], np.arange(len(problem.pools))]),
-            closed=every.take(rest),
-            closed_devices=devices[rest],
-            before_rps=before_rps,
-        )
-
-    @property
-    def count(self) -> int:
-        """Groups that carry anything."""
-        return len(self.judged)
-
-    @cached_property
-    def asked(self) -> JointProblem:
-        """The problem with what is to be served, given what stands."""
-        works = zip(self.problem.workloads, self.before_rps.tolist(), strict=True)
-        return replace(
-            self.problem,
-            workloads=tuple(
-                work
-                if work.may_wait or before < work.rate_least_rps * (1 - DUST)
-                else replace(work, rate_rps=max(work.rate_least_rps, min(work.rate_rps, before * (1 - DUST))))
-                for work, before in works
-            ),
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prospects:
-    """What the devices of each group may carry. The first ones are what stands, in the order of the groups."""
-
-    judged: Judged
-    group: Whole
-
-    @staticmethod
-    def of(stands: StandingGroups, fresh: Sequence[Pattern], most: int) -> Prospects:
-        """About so many at most."""
-        judge, found, group = stands.judge, [stands.judged.rows], [np.arange(stands.count)]
-        rows = Patterns.of([item for item in fresh if len(item.variants) <= judge.width], judge.width)
-        pools = stands.problem.kind_pool[rows.kind]
-        numbers = np.flatnonzero(stands.devices).tolist()
-        each = most // max(1, len(numbers))
-        for number in numbers:
-            made = [rows.take(np.flatnonzero(pools == stands.pool[number])[: each // 2])]
-            kinds = np.flatnonzero(stands.problem.kind_pool == stands.pool[number])
-            empty = Patterns.singles(kinds, np.array([-1]), np.array([0])).widened(judge.width)
-            made += _more(stands.problem, empty, each // 4)
-            if number < stands.count:
-                parts = Patterns.chained([*stands.judged.rows.take(np.array([number])).parts()])
-                made += [parts, *_more(stands.problem, parts, each // 2)]
-            some = Patterns.chained(made)
-            found.append(some)
-            group.append(np.full(len(some), number))
-        none = Prospects(judged=stands.judged, group=np.arange(stands.count))
-        return none.joined(judge, Patterns.chained(found), np.concatenate(group))
-
-    def and_also(self, stands: StandingGroups, rows: Patterns) -> Prospects:
-        """With these on every open group of their pool."""
-        here, there = np.nonzero(
-            stands.problem.kind_pool[rows.kind][:, None] == np.where(stands.devices > 0, stands.pool, -1)
-        )
-        return self.joined(stands.judge, rows.take(here), there)
-
-    @property
-    def keys(self) -> Whole:
-        """Of each: its group and content."""
-        return np.hstack([self.group[:, None], self.judged.rows.keys])
-
-    def counts(self, taken: Taken) -> Whole:
-        """Devices of each where that is what was taken; none at all where any of it may not be any more."""
-        place = {tuple(key): at for at, key in enumerate(self.keys.tolist())}
-        rows, group = _keyed(taken, self.judged.rows.variants.shape[1])
-        counts = np.zeros(len(self.group), dtype=np.int64)
-        at = [place.get(tuple(key), -1) for key in np.hstack([group[:, None], rows.keys]).tolist()]
-        if min(at, default=0) >= 0:
-            np.add.at(counts, np.array(at, dtype=np.int64), [devices for _, _, devices in taken])
-        return counts
-
-    def joined(self, judge: Judge, rows: Patterns, group: Whole) -> Prospects:
-        """With what is new and lawful of these."""
-        rows = ordered(rows)
-        keys = np.vstack([self.keys, np.hstack([group[:, None], rows.keys])])
-        first = np.sort(np.unique(keys, axis=0, return_index=True)[1])
-        new = first[first >= len(self.group)] - len(self.group)
-        judged = judge.judge(rows.take(new))
-        kept = np.flatnonzero(judged.lawful & (judged.rows.variants[:, 0] >= 0))
-        return Prospects(
-            judged=Judged.chained([self.judged, judged.take(kept)]),
-            group=np.concatenate([self.group, group[new][kept]]),
-        )
-
-
-def _keyed(taken: Taken, width: int) -> tuple[Patterns, Whole]:
-    """Contents and their groups."""
-    rows = ordered(Patterns.of([pattern for _, pattern, _ in taken], width))
-    return rows, np.array([group for group, _, _ in taken], dtype=np.int64)
-
-
-def _more(problem: JointProblem, rows: Patterns, most: int) -> Iterator[Patterns]:
-    """With one member more, where there is a place for it: the first rows, in as many shares as there is room for."""
-    variants = np.flatnonzero(problem.allowed[problem.kind_pool[rows.kind]].any(axis=0))
-    count = max(1, most // max(1, STEPS_LEAST * len(variants)))
-    rows = rows.take(np.flatnonzero(rows.variants[:, -1] < 0)[:count])
-    free = WHOLE_PCT - rows.shares_pct.sum(axis=1)
-    steps = min(len(problem.shares_pct), most // max(1, len(rows) * len(variants)))
-    places = np.unique(np.linspace(0, len(problem.shares_pct) - 1, steps).round().astype(np.int64))
-    for share in problem.shares_pct[places].tolist():
-        some = rows.take(np.flatnonzero(free >= share))
-        for variant in variants.tolist() if len(some) else ():
-            member, share_pct = some.variants.copy(), some.shares_pct.copy()
-            member[:, -1], share_pct[:, -1] = variant, share
-            yield Patterns(kind=some.kind, variants=member, shares_pct=share_pct)
 
 
 class _ReachProgramme:
@@ -436,54 +311,23 @@ class _ReachProgramme:
         found[chosen] = annealed(choices.take(chosen), counts[chosen], relaxed.row_duals, how)
         if choices.usd(found) < usd:
             self.left_usd, counts = choices.usd(found) - relaxed.value, found
+        if np.abs(relaxed.row_duals[-2:]).max() > DUST and self.left_usd > FAR * abs(relaxed.value):
+            reduced[counts > 0] = -np.inf
+            counts = self._nearest(counts, np.argsort(reduced, kind="stable")[:NEAREST], deadline)
+            self.left_usd = choices.usd(counts) - relaxed.value
         if steps < STEPS:
             self.left_usd = np.inf
         return counts
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupTurnover:
-    """From what stands to each option: what starts, and by workload what ends before its replacement is ready."""
-
-    launch_s: Floats
-    new_part: Floats
-    """Of the option's share."""
-    starts: Floats
-    stays: Floats
-    """Replicas."""
-    column: Whole
-    work: Whole
-    ends_rps: Floats
-
-    @staticmethod
-    def of(stands: StandingGroups, options: Prospects) -> GroupTurnover:
-        problem, rows = stands.problem, options.judged.rows
-        network = np.append(problem.network, -1)
-        idle = options.group >= stands.count
-        base = np.where(idle, 0, options.group)
-        held = (stands.judged if stands.count else options.judged).take(base)
-        has = np.where(idle[:, None], -1, network[held.rows.variants])
-        left = has >= 0
-        new = np.zeros(rows.variants.shape, dtype=bool)
-        for place in range(rows.variants.shape[1]):
-            same = left & (has == network[rows.variants[:, place], None])
-            same &= held.rows.shares_pct == rows.shares_pct[:, place, None]
-            hit, first = same.any(axis=1), np.argmax(same, axis=1)
-            left[np.flatnonzero(hit), first[hit]] = False
-            new[:, place] = ~hit & (rows.variants[:, place] >= 0)
-        launch_s = np.append([item.launch_s for item in problem.variants], 0.0)
-        share = rows.shares_pct.sum(axis=1)
-        memory = options.judged.memory_mib.sum(axis=1) + (held.memory_mib * left).sum(axis=1)
-        room = np.array([pool.memory_mib * (pool.clients > 1) for pool in problem.pools])[stands.pool[options.group]]
-        dedicated = np.append(problem.dedicated, False)
-        tight = (memory > room) | dedicated[np.hstack([rows.variants, held.rows.variants])].any(axis=1)
-        column, member = np.nonzero(left & tight[:, None])
-        return GroupTurnover(
-            launch_s=(launch_s[rows.variants] * new).sum(axis=1),
-            new_part=(rows.shares_pct * new).sum(axis=1) / np.maximum(share, 1),
-            starts=new.sum(axis=1).astype(np.float64),
-            stays=((has >= 0) & ~left).sum(axis=1).astype(np.float64),
-            column=column,
-            work=problem.variant_workload[held.rows.variants[column, member]],
-            ends_rps=held.capacity_rps[column, member],
-        )
+    def _nearest(self, counts: Whole, chosen: Whole, deadline: Deadline) -> Whole:
+        """The same of some columns by an integer programme, if that finds anything better."""
+        some = np.concatenate([np.arange(self.first), self.first + chosen])
+        integer = np.arange(len(self.columns))[some] >= self.first - 2 * len(self.must)
+        program = programme_of(self.columns.take(some), integer, self.lower, self.upper)
+        hint = np.concatenate([np.zeros(self.first), counts[chosen]])
+        answer = programme_answer(program, NEAREST_WORK, deadline, hint)
+        if answer is None or answer.values is None:
+            return counts
+        found = np.zeros_like(counts)
+        found[chosen] = np.rint(answer.values[self.first :]).astype(np.int64)
+        return min(counts, found, key=self.choices.usd)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
 import pytest
@@ -21,9 +22,9 @@ from solvers.planners.base import Budget, Thought
 from solvers.planners.joint import change, planner
 from solvers.planners.joint.planner import Joint
 from solvers.planners.joint.solve.reach import Reached, ReachTerms, reached
-from solvers.planners.joint.solve.solve import layout_of
+from solvers.planners.joint.solve.solve import SolveOrder, layout_of, solve
 from solvers.problems.joint import JointProblem
-from solvers.problems.patterns import Standing
+from solvers.problems.patterns import Layout, Pattern, Standing
 from solvers.verify.checks import verify
 from tests import builders
 from tests.unit.solvers.planners.joint.seat.floors import CLOCKS, pattern, problem, workload
@@ -276,6 +277,73 @@ def test_of_more_changes_than_one_promotion_may_cause_some_are_made() -> None:
         target = builders.target(plan.assignments, settings=plan.settings, generation=Generation(2))
         picture = replace(picture, target=target, taken_at_s=picture.taken_at_s + 200.0)
         thought = asked(picture, thought.state)
+
+
+def test_where_seating_makes_more_changes_than_one_promotion_may_fewer_are_planned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And where that leaves nothing, the plan that is beyond is held."""
+
+    def careless(
+        problem: JointProblem,
+        standing: Sequence[Standing],
+        fresh: Sequence[Pattern],
+        terms: ReachTerms,
+        deadline: Deadline,
+        begin: Reached | None = None,
+    ) -> Reached:
+        made = reached(problem, standing, fresh, replace(terms, changes_max=inf), deadline, begin)
+        return made if terms.changes_max > 2 else replace(made, fewer=None)
+
+    monkeypatch.setattr(change, "reached", careless)
+    picture = standing_dear(5, changes_max=4)
+    plan = asked(picture).proposal.plan
+    assert plan is not None
+    assert on(plan, "l4") == 3
+    assert Step.of(picture, worth_now(picture), plan).worthwhile
+    picture = standing_dear(5, changes_max=2)
+    plan = asked(picture).proposal.plan
+    assert plan is not None
+    assert on(plan, "l4") == 5
+    assert Step.of(picture, worth_now(picture), plan).waits_for_churn
+
+
+def test_where_little_may_change_nothing_else_is_handed_over_and_less_time_searched() -> None:
+    told = list[tuple[bool, int]]()
+
+    def watched(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layout:
+        told.append((order.better is not None, deadline.work_units or 0))
+        return solve(problem, order, deadline)
+
+    for changes_max in (1, 2):
+        asked(standing_dear(5, changes_max=changes_max), by=Joint(solve=watched))
+    (some, half), (every, most) = told
+    assert (some, every) == (False, True)
+    assert 0 < half < 0.8 * most
+
+
+def test_of_very_many_others_are_open_once_nothing_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = list[int]()
+
+    def watched(
+        problem: JointProblem,
+        standing: Sequence[Standing],
+        fresh: Sequence[Pattern],
+        terms: ReachTerms,
+        deadline: Deadline,
+        begin: Reached | None = None,
+    ) -> Reached:
+        turns.append(terms.turn)
+        return reached(problem, standing, fresh, terms, deadline, begin)
+
+    monkeypatch.setattr(change, "reached", watched)
+    picture = standing_dear(5, changes_max=2)
+    state = asked(picture).state
+    later = replace(picture, taken_at_s=picture.taken_at_s + change.FULL_EVERY_S)
+    asked(later, state)
+    moved = replace(later, target=replace(later.target, generation=Generation(7)))
+    asked(moved, state)
+    assert turns == [0, int(later.taken_at_s // change.FULL_EVERY_S), 0]
 
 
 def test_no_room_is_made_for_what_changes_more_than_one_promotion_may_which_is_told() -> None:

@@ -64,6 +64,24 @@ class TestPower:
         moved = [device for device in range(4) if contents(seats, device)[0][0] != stands[device][0].variant]
         assert len(moved) == 2
 
+    def test_what_starts_anew_changes_places_before_what_stands(self) -> None:
+        """By one change, and by two where none is enough alone; whatever stood on the devices before."""
+        made = problem(3, devices=(4,), workloads=(workload(0, 200.0), workload(1, 40.0), workload(2, 0.0)))
+        heavy, light = pattern(made, (0, 100)), pattern(made, (1, 20))
+        stands = {0: [held(0, 100)], 1: [held(2, 20)], 2: [held(1, 20)], 3: [held(2, 20)]}
+        at = {0: heavy, 1: heavy, 2: light, 3: light}
+        seats = seat(floor(made, stands, nodes=(2, 120.0)), layout(), terms(), at)
+        self.check(seats)
+        assert [contents(seats, device)[0][0] for device in range(4)] == [0, 1, 1, 0]
+        several = problem(3, devices=(8,), workloads=(workload(0, 320.0), workload(1, 80.0), workload(2, 0.0)))
+        heavy, light = pattern(several, (0, 80)), pattern(several, (1, 20))
+        stood = {device: [held(0, 80)] if device < 2 else [held(2, 20)] for device in range(4)}
+        stood |= {device: [held(1, 20)] if device < 6 else [held(2, 20)] for device in range(4, 8)}
+        at = {device: heavy if device < 4 else light for device in range(8)}
+        seats = seat(floor(several, stood, nodes=(4, 205.0)), layout(), terms(), at)
+        self.check(seats)
+        assert [contents(seats, device)[0][0] for device in range(8)] == [0, 0, 1, 1, 1, 1, 0, 0]
+
     def test_where_no_one_change_is_enough_two_are_made(self) -> None:
         # 40 W too much on the first node, as much left on the other: the widest change, of 30 W, would leave 10.
         draws = (80, 60, 80, 60, 80, 50)

@@ -4,19 +4,35 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from solvers.domain.arrays import Floats, Whole
 from solvers.engines.anneal import GroupChoices, Heat
 from solvers.engines.deadline import Deadline
-from solvers.planners.joint.solve import reach
+from solvers.planners.joint.solve import prospects, reach
 from solvers.planners.joint.solve.pricing import Found, Look, Pricing
+from solvers.planners.joint.solve.prospects import Prospects, Taken
 from solvers.planners.joint.solve.reach import ReachTerms, reached
 from solvers.problems.joint import JointProblem
-from solvers.problems.patterns import Layout, Pattern, Standing
+from solvers.problems.patterns import Layout, Pattern, Prices, Standing
 from tests.unit.solvers.planners.joint.seat.floors import pattern, problem, workload
 
 TERMS = ReachTerms(launch_usd_per_s=0.0, restart_part=0.01, period_s=60.0)
+
+
+def _prices(of: JointProblem, *demand_usd: float) -> Prices:
+    """What demands are worth, and nothing else."""
+    none = np.zeros(len(of.workloads))
+    return Prices(
+        demand_usd=np.array(demand_usd),
+        pool_usd=np.zeros(len(of.pools)),
+        cap_usd=np.zeros(len(of.caps)),
+        quota_usd=np.zeros(len(of.quotas)),
+        most_usd=none,
+        fewest_usd=none,
+        budget_usd=none,
+    )
 
 
 class TestReached:
@@ -80,12 +96,76 @@ class TestReached:
             steps.clear()
 
     def test_of_very_many_the_others_stay(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(reach, "GROUPS_MAX", 2)
+        monkeypatch.setattr(prospects, "GROUPS_MAX", 2)
         made = problem(4, devices=(6,), workloads=tuple(workload(number, 40.0) for number in range(4)))
         standing = [Standing(pattern=pattern(made, (number, 40 + 20 * number)), devices=1) for number in range(3)]
         kept = self.changed(made, *standing)
         assert (kept.served_rps(made) >= made.rate_rps * (1 - 1e-6)).all()
         assert standing[2].pattern in kept.patterns
+
+    def test_of_very_many_those_are_open_that_cost_most_above_what_they_are_worth(self) -> None:
+        """For each of their replicas; the emptiest, where no prices are known; first whoever is short is on."""
+        made = problem(3, devices=(6,), workloads=tuple(workload(number, 40.0) for number in range(3)))
+        cheap, dear = pattern(made, (0, 40)), pattern(made, (1, 100))
+        standing = [Standing(pattern=item, devices=1) for item in (cheap, dear, pattern(made, (2, 60)))]
+        prices = _prices(made, 1.0, 0.1, 1.0)
+
+        def opened(of: JointProblem, prices: Prices | None, turn: int = 0) -> list[Pattern]:
+            groups = prospects.StandingGroups.of(of, standing, 1, prices=prices, turn=turn)
+            return list(groups.judge.patterns(groups.judged))
+
+        assert opened(made, None) == [cheap]
+        assert opened(made, prices) == [dear]
+        # What became nothing better once may not be open again: in later turns chance has its part.
+        near = _prices(made, 0.5, 0.1, 1.0)
+        later = [opened(made, near, turn) for turn in range(20)]
+        assert later == [opened(made, near, turn) for turn in range(20)]
+        assert (later[0], {item[0] for item in later}) == ([dear], {dear, cheap})
+        short = replace(made, workloads=(*made.workloads[:2], workload(2, 100.0)))
+        assert opened(short, prices) == [standing[2].pattern]
+
+    def test_where_changes_are_few_a_programme_goes_on_from_where_exchanges_are_stuck(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        made = problem(4, devices=(8,), workloads=tuple(workload(number, 120.0) for number in range(4)))
+        apart = [Standing(pattern=pattern(made, (number, 100)), devices=2) for number in range(4)]
+        dense = [pattern(made, (0, 40), (1, 40)), pattern(made, (2, 40), (3, 40))]
+
+        def stuck(_choices: GroupChoices, counts: Whole, _price: Floats, _how: Heat) -> Whole:
+            return counts
+
+        monkeypatch.setattr(reach, "annealed", stuck)
+        for units, changes_max, used in ((500, 3, 7), (500, 2, 7), (500, 1, 8), (150, 3, 8)):
+            terms = replace(TERMS, changes_max=changes_max)
+            layout = reached(made, apart, dense, terms, Deadline(seconds=60.0, work_units=units)).layout
+            assert (layout.served_rps(made) >= made.rate_rps * (1 - 1e-6)).all()
+            assert sum(layout.counts) == used, (units, changes_max)
+
+        def asked(*_: object) -> None:
+            raise AssertionError("changes are not few")
+
+        monkeypatch.setattr(reach, "programme_answer", asked)
+        layout = reached(made, apart, dense, TERMS, Deadline(seconds=60.0, work_units=500)).layout
+        assert sum(layout.counts) == 8
+
+    def test_an_earlier_answer_of_other_groups_is_nothing_to_begin_with(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What it says of the first group is said of another one where prices are others."""
+        monkeypatch.setattr(reach, "GROUPS_MAX", 1)
+        made = problem(2, devices=(3,), workloads=(workload(0, 40.0), workload(1, 40.0)))
+        apart = [Standing(pattern=pattern(made, (number, 100)), devices=1) for number in (0, 1)]
+        known, begun = Prospects.counts, list[int]()
+
+        def watched(self: Prospects, taken: Taken) -> Whole:
+            begun.append(len(taken))
+            return known(self, taken)
+
+        monkeypatch.setattr(Prospects, "counts", watched)
+        within = Deadline(seconds=60.0, work_units=500)
+        first = reached(made, apart, (), TERMS, within)
+        assert first.taken
+        reached(made, apart, (), TERMS, within, begin=first)
+        reached(made, apart, (), TERMS, within, begin=replace(first, prices=_prices(made, 1.0, 1.0)))
+        assert begun == [0, len(first.taken), 0]
 
     def test_an_earlier_answer_is_where_a_later_search_begins(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """And where it ends, if there is nothing more to be had; though nobody tells it of the contents."""
@@ -109,7 +189,7 @@ class TestReached:
         stays = reached(made, apart, (), TERMS, within, begin=beyond)
         assert sorted(stays.layout.counts) == [1, 1]
         assert crowded not in stays.layout.patterns
-        options = reach.Prospects.of(reach.StandingGroups.of(made, apart), (), 100)
+        options = prospects.Prospects.of(prospects.StandingGroups.of(made, apart), (), 100)
         assert not options.counts((*beyond.taken, (0, apart[0].pattern, 1))).any()
         assert options.counts(((0, apart[0].pattern, 1),)).sum() == 1
         # What is far from the best that is thought of now is searched anew.
