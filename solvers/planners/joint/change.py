@@ -35,6 +35,8 @@ from solvers.problems.patterns import Layout, Pattern, Patterns
 
 FULL_EVERY_S = 300.0
 """So long after the last full solve the next cycle is one again."""
+TURNS = 1000
+"""After so many of them they come again."""
 OPEN_PART_MAX = 0.3
 """With more workloads open than this, all are."""
 SURPLUS = 1.5
@@ -158,7 +160,7 @@ def _found(search: JointSearch, problem: JointProblem, order: SolveOrder, kept: 
 
 def turn_of(request: PlanRequest) -> int:
     """Of very many groups others are open in every turn while nothing changes."""
-    return int(request.snapshot.taken_at_s // FULL_EVERY_S)
+    return 1 + int(request.snapshot.taken_at_s // FULL_EVERY_S) % TURNS
 
 
 def little_part(request: PlanRequest) -> float:

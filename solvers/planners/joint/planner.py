@@ -139,7 +139,8 @@ class Joint(Recalling):
             attempt = self._with_first(attempt, reporter)
             rivals = rivals_of(attempt, seats_of(attempt, found), found)
         by = None if rivals.chosen in (SPEC.name, STANDING) else rivals.chosen
-        if rivals.plan.unplaced or advance.best is None or few_devices(reading.problem):
+        urgent = rivals.plan.unplaced or advance.best is None or not rearranges(request)
+        if urgent or few_devices(reading.problem):
             # To prove and to say what would have to give takes longest, and is least.
             hand_over(reporter, _bare(rivals.plan, by))
         rivals, kept = _closer(attempt, found, rivals)

@@ -52,7 +52,7 @@ COLUMNS_MOST, STEPS, STEPS_PER_S = 1600, 40_000_000, 1e8
 """Of the search: columns, and elementary steps, in a second of haste."""
 HOT, COLD = 0.25, 0.01
 """Of the dearest device, and of that: what a move may lose at first, and at last."""
-NEAREST, NEAREST_WORK = 300, ProgrammeWork(part=0.6, first_units=200, node_units=2.0, gap=3e-3)
+NEAREST, NEAREST_WORK = 300, ProgrammeWork(part=0.6, first_units=500, node_units=8.0, gap=3e-3)
 """Columns of the integer programme, and what it may take."""
 FAR = 0.01
 """How far above the relaxed optimum it is asked."""

@@ -135,7 +135,7 @@ class TestReached:
             return counts
 
         monkeypatch.setattr(reach, "annealed", stuck)
-        for units, changes_max, used in ((500, 3, 7), (500, 2, 7), (500, 1, 8), (150, 3, 8)):
+        for units, changes_max, used in ((2000, 3, 7), (2000, 2, 7), (2000, 1, 8), (500, 3, 8)):
             terms = replace(TERMS, changes_max=changes_max)
             layout = reached(made, apart, dense, terms, Deadline(seconds=60.0, work_units=units)).layout
             assert (layout.served_rps(made) >= made.rate_rps * (1 - 1e-6)).all()
