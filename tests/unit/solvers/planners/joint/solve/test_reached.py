@@ -229,7 +229,8 @@ class TestReached:
 
         with monkeypatch.context() as patch:
             patch.setattr(reach, "annealed", vain)
-            first = reached(made, apart, (), TERMS, Deadline(seconds=0.1))
+            patch.setattr(reach, "STEPS_PER_S", reach.STEPS / 1e4)  # a minute is a moment
+            first = reached(made, apart, (), TERMS, Deadline(seconds=60.0))
         assert 0 < asked[0] < reach.STEPS
         assert (sum(first.layout.counts), first.left_usd) == (2, 0.0)
         again = reached(made, apart, (), TERMS, Deadline(seconds=60.0, work_units=500), begin=first)
