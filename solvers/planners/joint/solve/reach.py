@@ -24,6 +24,7 @@ from solvers.domain.arrays import Whole
 from solvers.engines.anneal import GroupChoices, Heat, RowEnds, annealed
 from solvers.engines.deadline import Deadline, ProgrammeWork, programme_answer
 from solvers.engines.highs import ColumnMaster, Columns, Relaxed
+from solvers.errors import EngineError
 from solvers.planners.joint.solve.master import Rows, programme_of
 from solvers.planners.joint.solve.pricing import Look, Pricing
 from solvers.planners.joint.solve.prospects import (
@@ -325,7 +326,10 @@ class _ReachProgramme:
         integer = np.arange(len(self.columns))[some] >= self.first - 2 * len(self.must)
         program = programme_of(self.columns.take(some), integer, self.lower, self.upper)
         hint = np.concatenate([np.zeros(self.first), counts[chosen]])
-        answer = programme_answer(program, NEAREST_WORK, deadline, hint)
+        try:
+            answer = programme_answer(program, NEAREST_WORK, deadline, hint)
+        except EngineError:
+            return counts  # which is an answer, too
         if answer is None or answer.values is None:
             return counts
         found = np.zeros_like(counts)

@@ -10,6 +10,7 @@ import pytest
 from solvers.domain.arrays import Floats, Whole
 from solvers.engines.anneal import GroupChoices, Heat
 from solvers.engines.deadline import Deadline
+from solvers.errors import EngineError
 from solvers.planners.joint.solve import prospects, reach
 from solvers.planners.joint.solve.pricing import Found, Look, Pricing
 from solvers.planners.joint.solve.prospects import Prospects, Taken
@@ -140,6 +141,13 @@ class TestReached:
             layout = reached(made, apart, dense, terms, Deadline(seconds=60.0, work_units=units)).layout
             assert (layout.served_rps(made) >= made.rate_rps * (1 - 1e-6)).all()
             assert sum(layout.counts) == used, (units, changes_max)
+
+        def broken(*_: object) -> None:
+            raise EngineError("it broke", engine="highs")
+
+        monkeypatch.setattr(reach, "programme_answer", broken)
+        terms, within = replace(TERMS, changes_max=3), Deadline(seconds=60.0, work_units=2000)
+        assert sum(reached(made, apart, dense, terms, within).layout.counts) == 8
 
         def asked(*_: object) -> None:
             raise AssertionError("changes are not few")
