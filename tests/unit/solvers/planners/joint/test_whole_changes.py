@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from solvers.planners.joint.planner import Joint
 from solvers.planners.joint.solve.reach import Reached, ReachTerms, reached
 from solvers.planners.joint.solve.solve import SolveOrder, layout_of, solve
 from solvers.problems.joint import JointProblem
-from solvers.problems.patterns import Layout, Pattern, Standing
+from solvers.problems.patterns import Layout, Standing
 from solvers.verify.checks import verify
 from tests import builders
 from tests.unit.solvers.planners.joint.seat.floors import CLOCKS, pattern, problem, workload
@@ -279,28 +280,30 @@ def test_of_more_changes_than_one_promotion_may_cause_some_are_made() -> None:
         thought = asked(picture, thought.state)
 
 
+def weighed_by(terms_of: Callable[[ReachTerms], ReachTerms], **of_it: Any) -> Callable[..., Reached]:
+    """What little changes make by other terms, with something else said `of_it`."""
+
+    def made(problem: Any, standing: Any, fresh: Any, terms: ReachTerms, *more: Any, **named: Any) -> Reached:
+        return replace(reached(problem, standing, fresh, terms_of(terms), *more, **named), **of_it)
+
+    return made
+
+
 def test_where_seating_makes_more_changes_than_one_promotion_may_fewer_are_planned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """And where that leaves nothing, the plan that is beyond is held."""
 
-    def careless(
-        problem: JointProblem,
-        standing: Sequence[Standing],
-        fresh: Sequence[Pattern],
-        terms: ReachTerms,
-        deadline: Deadline,
-        begin: Reached | None = None,
-    ) -> Reached:
-        made = reached(problem, standing, fresh, replace(terms, changes_max=inf), deadline, begin)
-        return made if terms.changes_max > 2 else replace(made, fewer=None)
+    def boundless(terms: ReachTerms) -> ReachTerms:
+        return replace(terms, changes_max=inf)
 
-    monkeypatch.setattr(change, "reached", careless)
+    monkeypatch.setattr(change, "reached", weighed_by(boundless))
     picture = standing_dear(5, changes_max=4)
     plan = asked(picture).proposal.plan
     assert plan is not None
     assert on(plan, "l4") == 3
     assert Step.of(picture, worth_now(picture), plan).worthwhile
+    monkeypatch.setattr(change, "reached", weighed_by(boundless, fewer=None))
     picture = standing_dear(5, changes_max=2)
     plan = asked(picture).proposal.plan
     assert plan is not None
@@ -325,18 +328,11 @@ def test_where_little_may_change_nothing_else_is_handed_over_and_less_time_searc
 def test_of_very_many_others_are_open_once_nothing_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     turns = list[int]()
 
-    def watched(
-        problem: JointProblem,
-        standing: Sequence[Standing],
-        fresh: Sequence[Pattern],
-        terms: ReachTerms,
-        deadline: Deadline,
-        begin: Reached | None = None,
-    ) -> Reached:
+    def watched(terms: ReachTerms) -> ReachTerms:
         turns.append(terms.turn)
-        return reached(problem, standing, fresh, terms, deadline, begin)
+        return terms
 
-    monkeypatch.setattr(change, "reached", watched)
+    monkeypatch.setattr(change, "reached", weighed_by(watched))
     picture = standing_dear(5, changes_max=2)
     state = asked(picture).state
     later = replace(picture, taken_at_s=picture.taken_at_s + change.FULL_EVERY_S)
