@@ -21,7 +21,7 @@ import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
 from solvers.domain.device import DeviceMode
-from solvers.domain.ids import DeviceId, WorkloadId
+from solvers.domain.ids import DeviceId, ReplicaId, WorkloadId
 from solvers.domain.plan import DeviceSetting
 from solvers.domain.value import value
 from solvers.domain.workload import AntiAffinity, WorkloadKind
@@ -180,6 +180,18 @@ class Remembered:
     acted_at_s: float | None = None
     pending_since_s: tuple[float, ...] = ()
     """Of instances that found no place, the longest waiting first."""
+    acted_on: tuple[ReplicaId, ...] | None = None
+    """What stood when it acted in the last cycle; None where it did nothing."""
+
+    def learning(self, standing: tuple[ReplicaId, ...]) -> Remembered:
+        """Knowing what became of the last act: its windows begin anew where it was done, and go on where the plan was
+        held, so that services that are short together ask together.
+        """
+        if self.acted_on is None:
+            return self
+        if self.acted_on == standing:
+            return replace(self, acted_on=None, acted_at_s=None)
+        return replace(self, acted_on=None, saturated_since_s=None, dispensable_since_s=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,9 +255,15 @@ class Controlled:
         return self.parameters.risk_per_s * (1 + (float(np.std(rates)) / mean if mean > 0 else 0.0))
 
 
+def stood(draft: Draft, need: Need) -> tuple[ReplicaId, ...]:
+    """Whatever stands of it, as it was found."""
+    return tuple(sorted(item.replica for item in draft.case.standing.get(need.workload, [])))
+
+
 def decide(service: Controlled) -> tuple[HetsevDecision, Remembered]:
     """What to do now, and what to remember of it."""
-    parameters, need, before = service.parameters, service.need, service.memory
+    parameters, need = service.parameters, service.need
+    before = service.memory.learning(stood(service.draft, need))
     now_s = service.draft.case.snapshot.taken_at_s
     rates = _remembered((*before.rates, sampled(service.draft.case, need)), parameters)
     after = replace(before, rates=rates, saturated_since_s=None, dispensable_since_s=None)
@@ -262,10 +280,10 @@ def decide(service: Controlled) -> tuple[HetsevDecision, Remembered]:
     if not shrink_by_one(shrinking.scaling).any():
         return nothing, after
     since = now_s if before.dispensable_since_s is None else before.dispensable_since_s
+    after = replace(after, dispensable_since_s=since)
     acted_at_s = -math.inf if before.acted_at_s is None else before.acted_at_s
-    if now_s - max(since, acted_at_s) < parameters.cooldown_s:
-        return nothing, replace(after, dispensable_since_s=since)
-    return _solved(service, shrinking, Action.IN), after
+    waits = now_s - max(since, acted_at_s) < parameters.cooldown_s
+    return (nothing if waits else _solved(service, shrinking, Action.IN)), after
 
 
 def _remembered(rates: tuple[Sample, ...], parameters: HetsevParameters) -> tuple[Sample, ...]:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from solvers.domain.arrays import Floats
 from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
-from solvers.domain.ids import ModelName, WorkloadId
+from solvers.domain.ids import ModelName, ReplicaId, WorkloadId
 from solvers.domain.value import value
 from solvers.domain.workload import AntiAffinity
 from solvers.planners.base import SERVING, Knob, PlannerSpec, PlanRequest, Recalling, Thought, kept, recalled
@@ -35,6 +35,7 @@ from solvers.policies.hetsev.deciding import (
     decide,
     grow,
     opened,
+    stood,
 )
 from solvers.problems.choice import Option
 from solvers.problems.fleet import Places
@@ -240,7 +241,9 @@ class HetSev(Recalling):
         # Turns outlast a cycle in which there is no room to ask for.
         turns = {name: known.pending_since_s for name, known in after.items() if known.saturated_since_s is not None}
         turns |= {name: tuple(sorted(each.since_s for each in left if each.need.workload == name)) for name in started}
-        memory = [_remembered(after[need.workload], turns.get(need.workload, ()), acted, draft) for need in draft.needs]
+        found = {need.workload: stood(draft, need) if need.workload in acted else None for need in draft.needs}
+        now_s = draft.case.snapshot.taken_at_s
+        memory = [_remembered(after[name], turns.get(name, ()), on, now_s) for name, on in found.items()]
         reporter.event("hetsev.decided", started=float(len(waiting) - len(left)), pending=float(len(left)))
         proposal = draft.proposal(SPEC, tuple(_reason(name, decisions[name]) for name in sorted(decisions)))
         return Thought(
@@ -311,10 +314,12 @@ def _turns(options: Sequence[Option], need: Need, since_s: Sequence[float], now_
     return [_Waiting(need=need, option=option, since_s=at) for option, at in zip(options, turns, strict=False)]
 
 
-def _remembered(after: Remembered, since_s: tuple[float, ...], acted: set[WorkloadId], draft: Draft) -> Remembered:
-    if after.workload in acted:
-        after = replace(after, acted_at_s=draft.case.snapshot.taken_at_s, saturated_since_s=None)
-    return replace(after, pending_since_s=since_s)
+def _remembered(
+    after: Remembered, since_s: tuple[float, ...], stood: tuple[ReplicaId, ...] | None, now_s: float
+) -> Remembered:
+    """`stood`: what it acted on; None where it did nothing."""
+    acted_at_s = after.acted_at_s if stood is None else now_s
+    return replace(after, acted_at_s=acted_at_s, acted_on=stood, pending_since_s=since_s)
 
 
 def _explain(draft: Draft, need: Need, decision: HetsevDecision, left: list[_Waiting]) -> None:

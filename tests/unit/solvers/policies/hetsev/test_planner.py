@@ -166,11 +166,11 @@ class Run:
         self.planner = HetSev(parameters=parameters or HetsevParameters(rate_window_s=0, share_pct=50))
         self.plan: Plan | None = None
 
-    def step(self, rate_rps: float, seconds: float = STEP_S) -> list[str]:
-        """Plan at a rate, then let so much time pass; the replicas that stand then."""
-        return self.step_with(builders.demand("demo/vision", rate_rps), seconds)
+    def step(self, rate_rps: float, seconds: float = STEP_S, *, held: bool = False) -> list[str]:
+        """Plan at a rate, then let so much time pass; the replicas of the plan. `held`: it is not promoted."""
+        return self.step_with(builders.demand("demo/vision", rate_rps), seconds, held=held)
 
-    def step_with(self, demand: Demand, seconds: float = STEP_S) -> list[str]:
+    def step_with(self, demand: Demand, seconds: float = STEP_S, *, held: bool = False) -> list[str]:
         self.picture = replace(self.picture, demands=(demand,))
         request = builders.request(self.picture)
         thought = self.planner.think(request, self.state, SilentReporter())
@@ -180,8 +180,10 @@ class Run:
         assert not is_fatal(verify(self.picture, plan, request.movable))
         self.plan, self.state = plan, thought.state
         generation = Generation(self.picture.target.generation + 1)
-        target = builders.target(plan.assignments, settings=plan.settings, generation=generation)
-        self.picture = replace(self.picture, target=target, taken_at_s=self.picture.taken_at_s + seconds)
+        if not held:
+            target = builders.target(plan.assignments, settings=plan.settings, generation=generation)
+            self.picture = replace(self.picture, target=target)
+        self.picture = replace(self.picture, taken_at_s=self.picture.taken_at_s + seconds)
         return [item.replica for item in plan.assignments]
 
     @property
@@ -286,6 +288,31 @@ def test_a_short_peak_changes_nothing() -> None:
     before = run.step(100)
     for rate in (400, 100, 400, 100, 400, 100):
         assert run.step(rate) == before
+
+
+def test_growth_that_was_held_is_asked_for_again_at_once() -> None:
+    """Or services whose growth helps only together ask in turns for ever."""
+    run = Run(farm(builders.service()))
+    few = run.step(200)
+    while len(more := run.step(400, held=True)) == len(few):
+        assert run.memory.saturated_since_s is not None
+    assert [run.step(400, held=True) for _ in range(3)] == [more] * 3
+    assert run.step(400) == more
+    # Done, its windows begin anew.
+    assert run.step(800) == more
+    assert run.step(800) == more
+    assert len(run.step(800)) > len(more)
+
+
+def test_what_was_held_is_no_change_that_others_wait_for() -> None:
+    run = Run(farm(builders.service()))
+    many = run.step(400)
+    while len(fewer := run.step(50, held=True)) == len(many):
+        pass
+    assert run.step(50, held=True) == fewer
+    assert run.step(50) == fewer
+    rest = [run.step(50) for _ in range(int(300 / STEP_S) - 1)]
+    assert all(standing == fewer for standing in rest)
 
 
 def test_ac_het_03_it_shrinks_only_after_the_cool_down() -> None:
