@@ -17,6 +17,7 @@ import numpy as np
 from solvers.domain.arrays import Floats, Whole
 from solvers.engines.deadline import Deadline
 from solvers.engines.highs import Relaxed
+from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import PART_LEAST, Master, Rows
 from solvers.planners.joint.solve.pricing import LOOK_LEAST, Look, Pricing, lagrangian
 from solvers.problems.joint import JointProblem
@@ -47,6 +48,8 @@ CUT_ROUNDS, CUT_WORKLOADS_MAX = 12, 40
 UP_LEAST = 0.5
 ADOPT_MAX = 3000
 STAGES_MAX, STAGE_UNITS, STAGE_ROUNDS, STAGES_LIKE, UNCUT = 300, 3, 6, 8, 3
+COMPLETE_ROUNDS, SERVE_UNTIL, URGENT_DEVICES = 25, 0.08, 1e5
+"""Who is short of a whole layout: looks at most, of what is kept, and of the dearest device what a rate is worth."""
 MARGIN = 0.001
 """Part of a rate that is served beyond it: the last thousandth is not worth a device, so it would stay behind."""
 
@@ -390,3 +393,23 @@ class Dive:
         work = self.begin.master.problem.variant_workload[rows.variants[real]]
         weights = np.repeat(devices, real.sum(axis=1))
         return np.asarray(np.bincount(work, weights=weights, minlength=len(self.replicas)))
+
+
+def completed(judge: Judge, layout: Layout, deadline: Deadline) -> Layout:
+    """What is still short placed on devices that are still free, at a price on what is unserved that makes any device
+    worth it, however little is missing.
+    """
+    price = URGENT_DEVICES * max(judge.problem.dearest_usd, 1e-3)
+    works = (
+        work if work.may_wait else replace(work, unserved_usd=max(work.unserved_usd, price))
+        for work in judge.problem.workloads
+    )
+    problem = replace(judge.problem, workloads=tuple(works))
+    whole, counts = Master(problem, judge), np.array(layout.counts, dtype=np.int64)
+    taken = whole.rows.activity(judge.judge(whole.of_patterns(layout.patterns)), counts)
+    rest = Master(problem, judge, taken)
+    relaxation = generate(rest, deadline, Pace(rounds=COMPLETE_ROUNDS, until_part=SERVE_UNTIL))
+    if relaxation is None:
+        return layout
+    begin = Generation(master=rest, relaxed=relaxation.best)
+    return layout.and_also(Dive(begin, Depth(until_part=SERVE_UNTIL), taken).run(deadline))

@@ -31,6 +31,7 @@ from solvers.planners.joint.solve.generate import (
     Generation,
     Pace,
     Relaxation,
+    completed,
     fitted,
     generate,
     singles,
@@ -42,10 +43,10 @@ from solvers.planners.joint.solve.listing import list_patterns, solved_whole
 from solvers.planners.joint.solve.master import Master, Rows
 from solvers.planners.joint.solve.pricing import LOOSE_WORKLOADS
 from solvers.problems.joint import JointProblem
-from solvers.problems.patterns import EMPTY, Layout, Pattern, Patterns, Standing
+from solvers.problems.patterns import EMPTY, Layout, Pattern, Patterns, Prices, Standing
 
 GENERATE_UNTIL, DIVE_UNTIL = 0.7, 0.15
-SERVE_UNTIL, LATE, LATE_PART = 0.08, 0.05, 0.5
+LATE, LATE_PART = 0.05, 0.5
 """To serve every rate comes before proving anything: a dive that leaves less has this much of what is kept."""
 FIRST_ROUNDS, FIRST_UNITS, FIRST_UNITS_PER_WORKLOAD = 3, 50, 1.5
 FIRST_PATTERNS_MAX = 2000
@@ -56,12 +57,16 @@ TURNS_UNTIL, TURNS_WORKLOADS_MAX = 0.1, 40
 """Of the deadline, kept from turns for the bound; with more workloads one turn finds more than several."""
 IMPROVE_PART, COUNTED_UNTIL, COUNTED_PART, COUNTED_GAIN = 0.97, 0.15, 0.7, 5e-4
 """Of what is left, at last; of a turn, kept from counting; of what is left, an attempt; of the cost, worth one."""
-MARGIN_DEVICES, MARGIN_FIRST, MARGIN_MOST = 0.6, 0.01, 0.1
+MARGIN_DEVICES, MARGIN_FIRST, MARGIN_MOST = 0.6, 0.02, 0.1
 MARGIN_LEAST, NARROW, RISES, FALLS = 5e-4, 1.2, 1.5, 0.5
 """Of all rates, for how much more devices are counted: at first, between two; what is not asked; what is asked next."""
-AGAIN, AGAIN_PART = 2, 0.2
-"""Walks at the end of a turn of few workloads, and work of each, as a part of what the turn may take before."""
-COMPLETE_ROUNDS, COMPLETE_PART, URGENT_DEVICES, COLUMNS_KEPT = 25, 0.3, 1e5, 400
+AGAIN, AGAIN_PART, VAIN = 2, 0.2, 1e-4
+"""Walks at the end of a turn of few workloads, work of each, as a part of what the turn may take before, and what they
+gain in vain.
+"""
+RESTARTS, RESTART_PARTS, RESTARTS_UNTIL = 20, (0.5, 0.5, 0.3, 0.3), 0.02
+"""Of a turn that finds nothing better from the best: what each walk takes of what is left, and what is too little."""
+COMPLETE_PART, COLUMNS_KEPT = 0.3, 400
 PROOF_PART, PROOF_FAR_PART, CROWDED = 0.2, 0.4, 1.3
 """Of what generation leaves, kept for the bound; where it is far. To serve every rate comes before that. On a machine
 that is no busier than that the bound is sought beside the search.
@@ -129,6 +134,10 @@ class Phases:
     begin: Generation | None = None  # with cuts where there are few workloads
     search: Generation | None = None
     bound: Bound | None = None
+    polished: Layout | None = None
+    """What walks at the end of a turn gained nothing from."""
+    begun: tuple[Judge, Layout] | None = None
+    """Of the fewest devices that served everybody so far, and with what contents that began."""
     beside: bool = False
     """Whether the bound is sought beside the search, on another processor."""
     deadline: Deadline = field(init=False)
@@ -181,7 +190,10 @@ class Phases:
         """Counted devices or a dive, and exchange from whatever is best."""
         prices, judge = begin.master.rows.prices(begin.relaxed.row_duals), begin.master.judge
         if counts:
-            bases = self._counted(begin, seed, fresh=fresh)
+            before, bases = self.found, self._counted(begin, seed, fresh=fresh)
+            if self.begun and before is self.found is self.polished:
+                self._restarted(judge, *self.begun, prices, seed)
+                return
         else:
             bases = [self._within("dive_s", 1.0, Dive(begin, Depth(until_part=DIVE_UNTIL)).run)]
             if late := self.deadline.left_part < LATE and self.pace is None:
@@ -218,6 +230,8 @@ class Phases:
                 attempt = partial(improved, alone, start, prices, seed=seed, serves=True)
                 found = self._within("count_s", COUNTED_PART, attempt)
                 serve[name] = not found.missing(problem)[problem.must_serve].any()
+                if serve[name]:
+                    self.begun = alone, start
                 short += [] if serve[name] else [found]
                 if serve[name] and found.missing(problem).any():  # whoever may wait
                     self._within("improve_s", COUNTED_PART, partial(improved, master.judge, found, prices, seed=seed))
@@ -227,14 +241,31 @@ class Phases:
             self.margin = max(least or FALLS * most, MARGIN_LEAST)
         return short
 
+    def _restarted(self, judge: Judge, alone: Judge, start: Layout, prices: Prices, seed: int) -> None:
+        """Once more from where a count began, by other chance, as often as there is time for."""
+        for first in range(seed, seed + RESTARTS * len(RESTART_PARTS), len(RESTART_PARTS)):
+            if self.deadline.left_part < RESTARTS_UNTIL:
+                return
+            found = self._within(
+                "count_s", RESTART_PARTS[0], partial(improved, alone, start, prices, seed=first, serves=True)
+            )
+            for at, part in enumerate(RESTART_PARTS[1:]):
+                paid = None if at else prices
+                found = self._within("improve_s", part, partial(improved, judge, found, paid, seed=first + at))
+
     def _again(self, seed: int, deadline: Deadline) -> None:
         """Exchanged from the best, at prices of what it uses itself: what the relaxed optimum's do not find."""
         assert self.begin is not None
+        if self.found is self.polished:
+            return
+        before = self.found
         self.deadline = Deadline(deadline.time_left_s, math.ceil(AGAIN * AGAIN_PART * (deadline.work_units or 0)))
         for number in range(AGAIN):
             if self.worth(self.found)[1] > self.begin.relaxed.value * (1 + self.order.gap):
                 attempt = partial(improved, self.begin.master.judge, self.found, None, seed=seed + 1 + number)
                 self._within("improve_s", 1 / (AGAIN - number), attempt)
+        if self.worth(self.found)[1] > (1 - VAIN) * self.worth(before)[1]:
+            self.polished = self.found
         charge(deadline, self.deadline)
 
     def _within(self, name: str, part: float, phase: Callable[[Deadline], Layout]) -> Layout:
@@ -281,26 +312,6 @@ def worth_of(problem: JointProblem, order: SolveOrder, layout: Layout) -> tuple[
         for item in order.standing
     )
     return round(unserved, 3), layout.judged_usd(problem) - order.launch_usd_per_s * seconds
-
-
-def completed(judge: Judge, layout: Layout, deadline: Deadline) -> Layout:
-    """What is still short placed on devices that are still free, at a price on what is unserved that makes any device
-    worth it, however little is missing.
-    """
-    price = URGENT_DEVICES * max(judge.problem.dearest_usd, 1e-3)
-    works = (
-        work if work.may_wait else replace(work, unserved_usd=max(work.unserved_usd, price))
-        for work in judge.problem.workloads
-    )
-    problem = replace(judge.problem, workloads=tuple(works))
-    whole, counts = Master(problem, judge), np.array(layout.counts, dtype=np.int64)
-    taken = whole.rows.activity(judge.judge(whole.of_patterns(layout.patterns)), counts)
-    rest = Master(problem, judge, taken)
-    relaxation = generate(rest, deadline, Pace(rounds=COMPLETE_ROUNDS, until_part=SERVE_UNTIL))
-    if relaxation is None:
-        return layout
-    begin = Generation(master=rest, relaxed=relaxation.best)
-    return layout.and_also(Dive(begin, Depth(until_part=SERVE_UNTIL), taken).run(deadline))
 
 
 def solve(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layout:

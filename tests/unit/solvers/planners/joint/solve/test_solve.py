@@ -115,6 +115,11 @@ def test_in_haste_one_quick_dive_is_where_exchanging_begins(monkeypatch: pytest.
     assert begun[0].usd_per_h < begun[1].usd_per_h
 
 
+def test_a_turn_that_gains_nothing_from_the_best_begins_anew() -> None:
+    # From the best alone all further turns stay at 10.66.
+    assert _solved(family_problem(10, 4, 4), units=900).usd_per_h < 9.9
+
+
 @pytest.mark.parametrize(("units", "most"), [(100, 2), (20_000, 8)])
 def test_a_dive_prices_as_often_as_there_is_time_for(monkeypatch: pytest.MonkeyPatch, units: int, most: int) -> None:
     rounds = list[int]()
