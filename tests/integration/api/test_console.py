@@ -529,12 +529,13 @@ def test_the_address_sorts_and_filters_services(full: World) -> None:
     assert names("mode=off") == []
 
 
-SPENT = """
+HOURS_AGO = "date_trunc('hour', now()) - interval '2 hours'"
+SPENT = f"""
 INSERT INTO ledger_hours (
     hour, device_uuid, kind, subject, node_id, gpu_type, region, price_kind, price_usd_per_h, project, workload, model,
     seconds, share_pct_sm_seconds, memory_mib_seconds, memory_mib_seconds_reserved, energy_j, usd_memory, usd_share,
     usd_whole, usd_energy)
-SELECT date_trunc('hour', now()) - interval '2 hours', 'g', kind, subject, 'a', 't4', 'default', 'on_demand', 1,
+SELECT {HOURS_AGO}, 'g', kind, subject, 'a', 't4', 'default', 'on_demand', 1,
     project, workload, 'm', 3600, 180000, 0, 0, 0, 0.5, usd, usd, 0
 FROM (VALUES ('replica', 'r', 'demo', '=demo/vision', 1.25), ('replica', 'j', 'demo', 'demo/train', 0),
     ('idle', '', '', '', 0.75))
@@ -603,8 +604,11 @@ def test_the_bills_form_says_what_was_asked(full: World) -> None:
 
 def test_budgets_are_held_against_the_month(full: World) -> None:
     with full.database.raw() as connection:
-        connection.execute(SPENT)
-        connection.execute("INSERT INTO accounting_marks VALUES ('closed_until', date_trunc('hour', now()))")
+        # Two hours ago may be last month.
+        begun = "date_trunc('month', now(), 'UTC')"
+        until = f"greatest(date_trunc('hour', now()), {begun} + interval '1 hour')"
+        connection.execute(SPENT.replace(HOURS_AGO, f"greatest({HOURS_AGO}, {begun})"))
+        connection.execute(f"INSERT INTO accounting_marks VALUES ('closed_until', {until})")
     full.put(kinds.BUDGET, MonthlyBudget(name="tight", usd_per_month=1.0))
     full.put(kinds.BUDGET, MonthlyBudget(name="wide", usd_per_month=1e6))
     page = _text(full, "viewer", "/costs")

@@ -415,8 +415,8 @@ def test_a_job_that_has_done_all_idles(place: Place) -> None:
     crew.launch(replace(given, spec=spec))
     wait_until(lambda: found(crew).pids == () and found(crew).answering, "done")
     assert found(crew).reading.state is WorkerState.READY
-    done = crew.samples()[0].iterations_done
-    assert done == 20
+    # On a busy machine its metrics may be late once.
+    wait_until(lambda: crew.samples()[0].iterations_done == 20, "told")
     ended(crew)
 
 
