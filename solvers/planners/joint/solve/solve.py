@@ -57,7 +57,7 @@ TURNS_UNTIL, TURNS_WORKLOADS_MAX = 0.1, 40
 """Of the deadline, kept from turns for the bound; with more workloads one turn finds more than several."""
 IMPROVE_PART, COUNTED_UNTIL, COUNTED_PART, COUNTED_GAIN = 0.97, 0.15, 0.7, 5e-4
 """Of what is left, at last; of a turn, kept from counting; of what is left, an attempt; of the cost, worth one."""
-MARGIN_DEVICES, MARGIN_FIRST, MARGIN_MOST = 0.6, 0.015, 0.1
+MARGIN_DEVICES, MARGIN_FIRST, MARGIN_MOST = 0.6, 0.02, 0.1
 MARGIN_LEAST, NARROW, RISES, FALLS = 5e-4, 1.2, 1.5, 0.5
 """Of all rates, for how much more devices are counted: at first, between two; what is not asked; what is asked next."""
 AGAIN, AGAIN_PART, VAIN = 2, 0.2, 1e-4
