@@ -290,7 +290,10 @@ def seats_of(attempt: Attempt, found: Found) -> Seats:
     layouts = [item for item in (reached.layout if reached else None, found.counted) if item is not None]
     if found.solved.searched or not (layouts or found.mended):
         layouts += [found.solved.found, *found.solved.found.before[::-1]]
-    seated = [seat(attempt.floor, layout, attempt.terms) for layout in layouts]
+    seated = list[Seats]()
+    for layout in layouts:
+        known_usd = min((item.worth(0.0, 0.0) for item in seated), default=math.inf)
+        seated.append(seat(attempt.floor, layout, replace(attempt.terms, known_usd=known_usd)))
     seated += [found.mended] if found.mended else []
     seated += [seated_as(attempt.floor, found.solved.toward)] if found.solved.toward else []
     # What stands may break limits that came after it, and little changes of it may, too.

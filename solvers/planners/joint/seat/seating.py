@@ -18,6 +18,7 @@ from solvers.domain.arrays import Floats, Whole
 from solvers.domain.grouping import grouped
 from solvers.domain.ids import DeviceId
 from solvers.engines.deadline import Deadline
+from solvers.planners.joint.seat.apart import POOLS_MAX, TRIES, Apart
 from solvers.planners.joint.seat.jobs import spread_jobs
 from solvers.planners.joint.seat.seats import DUST, DUST_W, Delta, Floor, Held, Move, Seats, Terms, members_of
 from solvers.planners.joint.seat.standing import (
@@ -44,8 +45,7 @@ def seat(floor: Floor, layout: Layout, terms: Terms, at: Mapping[int, Pattern] |
     seated_last = terms.job_most_pct if terms.jobs_first else ()
     make_before_break(seats, seated_last)
     within_bounds(seats)
-    within_power(seats)
-    mend(seats, terms.deadline)
+    seats = _within_each(seats, layout, terms)
     if not terms.capacity:
         shed(seats, terms.job_most_pct)
     seats.kept = replaced(seats, terms.job_most_pct)
@@ -53,6 +53,31 @@ def seat(floor: Floor, layout: Layout, terms: Terms, at: Mapping[int, Pattern] |
         spread_jobs(seats, terms)
     widen(seats, seated_last)
     return seats
+
+
+NEAR = 1e-3
+"""What so small a part more costs is as good."""
+
+
+def _within_each(seats: Seats, layout: Layout, terms: Terms) -> Seats:
+    """Within the power of every domain, and nobody short for it: on the devices that there are, if that can be found.
+    Where places are not enough, and a seating as good as this could be is known already, by one device more.
+    """
+    used = [device for device, pattern in enumerate(seats.patterns) if pattern is not None]
+    aim_usd, short = seats.worth(0.0, 0.0), seats.unserved()
+    if not within_power(seats):
+        mend(seats, terms.deadline)
+        return seats
+    apart, found = Apart(floor=seats.floor), list[Seats]()
+    asked = aim_usd < terms.known_usd and len(apart.keys) <= POOLS_MAX
+    for seed in range(TRIES if asked else 0):
+        found.append(apart.exchanged(seats, layout.prices, terms.deadline, seed, used))
+        mend(found[-1], terms.deadline)
+        if found[-1].worth(0.0, 0.0) <= aim_usd * (1 + NEAR):
+            return found[-1]
+    mend(seats, terms.deadline)
+    found += [seats, apart.exchanged(seats, layout.prices, terms.deadline, TRIES)] if asked else [seats]
+    return min(found, key=lambda item: (round(max(0.0, item.unserved() - short), 3), item.worth(0.0, 0.0)))
 
 
 TIGHT_PART = 0.9

@@ -159,6 +159,8 @@ class Terms:
     """Whether how fast jobs run counts before what devices cost."""
     capacity: bool = False
     """Whether more is served than is asked for."""
+    known_usd: float = math.inf
+    """$/h of a seating that is known already: none is sought long that is no better."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -330,8 +330,9 @@ def _less(floor: Floor, before: Pattern, workload: int, *, smaller: bool) -> Ite
                 yield after
 
 
-def within_power(seats: Seats) -> None:
-    """Change places, clocks and at last contents until no domain is exceeded."""
+def within_power(seats: Seats) -> bool:
+    """Change places, clocks and at last contents until no domain is exceeded; whether places were not enough."""
+    relieved = False
     over = np.flatnonzero(seats.left_w < -DUST_W).tolist()
     stays = np.array([_stays(seats, device) for device in range(len(seats.patterns) if over else 0)], dtype=np.int64)
     for domain in over:
@@ -345,8 +346,10 @@ def within_power(seats: Seats) -> None:
             relief = min(reliefs, key=_lost, default=None)
             if relief is None:
                 break
+            relieved = True
             seats.put(relief.move.device, relief.move.after)
             stays[relief.move.device] = _stays(seats, relief.move.device)
+    return relieved
 
 
 def _stays(seats: Seats, device: int) -> int:
