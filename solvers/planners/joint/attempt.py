@@ -273,6 +273,10 @@ FIRST_S_PER_WORKLOAD, FIRST_S_PER_PAIR = 0.004, 1.4e-6
 """Of workload and device."""
 RESERVE_S, RESERVE_S_PER_DEVICE, RESERVE_S_PER_WORKLOAD = 0.05, 0.0003, 0.0003
 """What seating, writing and bounding take."""
+EXCHANGE_S, EXCHANGE_PART, EXCHANGE_UNITS = 0.3, 0.06, 2000
+"""Kept for exchanging devices under every node's own cap; of the deadline at most; and what that may take, where nobody
+counts work.
+"""
 WRITING_PART = 0.5
 """Of that: with less left nobody begins to."""
 SOLVE_S_PER_UNIT = 0.002
@@ -330,6 +334,8 @@ class Attempt:
         explain_s = self._explain_s() + min(SHORT_MAX * EXPLAIN_S_PER_SHORT, EXPLAIN_SHORT_PART * budget.deadline_s)
         reserve_s = self._write_s() + min(explain_s, EXPLAIN_PART * budget.deadline_s)
         reserve_s += CLOSER_PART * budget.deadline_s * few_devices(self.reading.problem)
+        if self.floor.parts_few:
+            reserve_s += min(self.clock.crowding * EXCHANGE_S, EXCHANGE_PART * budget.deadline_s)
         if self.of_many_groups:
             way_s = WAY_PART * budget.deadline_s * rearranges(self.request)
             reserve_s += way_s + WAY_WRITES * self._write_s()
@@ -342,6 +348,10 @@ class Attempt:
     def spare_deadline(self, units: int | None = None) -> Deadline:
         """What giving spare capacity away may take, with enough kept back for writing and explaining."""
         return Deadline(self.clock.left_s - self._write_s() - self._explain_s(), units)
+
+    def exchange_deadline(self) -> Deadline:
+        """What exchanging devices under every node's own cap may take."""
+        return self.spare_deadline(self.request.budget.work_units or EXCHANGE_UNITS)
 
     @property
     def of_many_groups(self) -> bool:

@@ -30,7 +30,7 @@ from solvers.planners.joint.certificate import Certificate, solved_usd
 from solvers.planners.joint.change import JointSearch, Solve, Solved, asked_again, breaks_limits, solved
 from solvers.planners.joint.explain.explaining import explained
 from solvers.planners.joint.reading.formulation import Reading, read
-from solvers.planners.joint.seat.seating import match, seat
+from solvers.planners.joint.seat.seating import match, seat, seatings
 from solvers.planners.joint.seat.seats import DUST, Seats
 from solvers.planners.joint.seat.standing import breaks_usd, interruptions, lawful, seated_as, stopover
 from solvers.planners.joint.solve.branch import few_devices
@@ -290,10 +290,7 @@ def seats_of(attempt: Attempt, found: Found) -> Seats:
     layouts = [item for item in (reached.layout if reached else None, found.counted) if item is not None]
     if found.solved.searched or not (layouts or found.mended):
         layouts += [found.solved.found, *found.solved.found.before[::-1]]
-    seated = list[Seats]()
-    for layout in layouts:
-        known_usd = min((item.worth(0.0, 0.0) for item in seated), default=math.inf)
-        seated.append(seat(attempt.floor, layout, replace(attempt.terms, known_usd=known_usd)))
+    seated = seatings(attempt.floor, layouts, attempt.terms, attempt.exchange_deadline())
     seated += [found.mended] if found.mended else []
     seated += [seated_as(attempt.floor, found.solved.toward)] if found.solved.toward else []
     # What stands may break limits that came after it, and little changes of it may, too.

@@ -8,8 +8,11 @@ one share larger, makes up where a dollar serves most under every rule, promise 
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -17,8 +20,7 @@ import numpy as np
 from solvers.domain.arrays import Floats, Whole
 from solvers.domain.grouping import grouped
 from solvers.domain.ids import DeviceId
-from solvers.engines.deadline import Deadline
-from solvers.planners.joint.seat.apart import POOLS_MAX, TRIES, Apart
+from solvers.engines.deadline import Deadline, charge
 from solvers.planners.joint.seat.jobs import spread_jobs
 from solvers.planners.joint.seat.seats import DUST, DUST_W, Delta, Floor, Held, Move, Seats, Terms, members_of
 from solvers.planners.joint.seat.standing import (
@@ -30,9 +32,10 @@ from solvers.planners.joint.seat.standing import (
     within_bounds,
     within_power,
 )
-from solvers.planners.joint.solve.judge import Member
-from solvers.problems.joint import WHOLE_PCT
-from solvers.problems.patterns import Judged, Layout, Pattern, Patterns
+from solvers.planners.joint.solve.improve import improved
+from solvers.planners.joint.solve.judge import Judge, Member
+from solvers.problems.joint import WHOLE_PCT, JointProblem
+from solvers.problems.patterns import Judged, Layout, Pattern, Patterns, Prices
 
 
 def seat(floor: Floor, layout: Layout, terms: Terms, at: Mapping[int, Pattern] | None = None) -> Seats:
@@ -57,27 +60,71 @@ def seat(floor: Floor, layout: Layout, terms: Terms, at: Mapping[int, Pattern] |
 
 NEAR = 1e-3
 """What so small a part more costs is as good."""
+CHANCES, HOPEFUL = 12, 2
+"""How often the layouts that promise most are seated at most, and how many these are."""
+EXCHANGE_UNITS, EXCHANGE_PART = 150, 0.2
+"""What an exchange may take; of what is left at most."""
+
+
+def seatings(floor: Floor, layouts: Sequence[Layout], terms: Terms, spare: Deadline) -> list[Seats]:
+    """Each seated; and those that promise most, more than any keeps, by other chance too: nodes bear less than the sum
+    that layouts know.
+    """
+    seated, known_usd, best = list[Seats](), math.inf, sorted(layouts, key=lambda item: item.usd_per_h)[:HOPEFUL]
+    for chance in range(CHANCES if floor.parts_few else 1):
+        for layout in best if chance else layouts:
+            if not chance or layout.usd_per_h < (1 - NEAR) * known_usd:
+                asked = replace(terms, spare=spare, known_usd=known_usd, chance=chance)
+                seated.append(seat(floor, layout, asked))
+                known_usd = min(known_usd, seated[-1].worth(0.0, 0.0))
+        if spare.over:
+            break
+    return seated
 
 
 def _within_each(seats: Seats, layout: Layout, terms: Terms) -> Seats:
-    """Within the power of every domain, and nobody short for it: on the devices that there are, if that can be found.
-    Where places are not enough, and a seating as good as this could be is known already, by one device more.
+    """Within the power of every domain, and nobody short for it. Where places are not enough devices are exchanged: on
+    those that there are, until they serve everybody, if that can be found; else beside whatever else makes up for it.
     """
-    used = [device for device, pattern in enumerate(seats.patterns) if pattern is not None]
+    used = np.array([pattern is not None for pattern in seats.patterns], dtype=np.bool_)
     aim_usd, short = seats.worth(0.0, 0.0), seats.unserved()
-    if not within_power(seats):
+    over = within_power(seats)
+    if not over or not seats.floor.parts_few or terms.spare is None or terms.spare.over or aim_usd >= terms.known_usd:
         mend(seats, terms.deadline)
         return seats
-    apart, found = Apart(floor=seats.floor), list[Seats]()
-    asked = aim_usd < terms.known_usd and len(apart.keys) <= POOLS_MAX
-    for seed in range(TRIES if asked else 0):
-        found.append(apart.exchanged(seats, layout.prices, terms.deadline, seed, used))
-        mend(found[-1], terms.deadline)
-        if found[-1].worth(0.0, 0.0) <= aim_usd * (1 + NEAR):
-            return found[-1]
+    exchanged = partial(_exchanged, prices=layout.prices, spare=terms.spare, seed=1 + terms.chance)
+    other = exchanged(seats, seats.floor.parts.of_some(used))
+    mend(other, terms.deadline)
+    if other.worth(0.0, 0.0) <= aim_usd * (1 + NEAR):
+        return other
     mend(seats, terms.deadline)
-    found += [seats, apart.exchanged(seats, layout.prices, terms.deadline, TRIES)] if asked else [seats]
+    found = (other, seats, exchanged(seats, seats.floor.parts.problem))
     return min(found, key=lambda item: (round(max(0.0, item.unserved() - short), 3), item.worth(0.0, 0.0)))
+
+
+def _exchanged(before: Seats, problem: JointProblem, *, prices: Prices | None, spare: Deadline, seed: int) -> Seats:
+    """Exchanged from these seats in the parts' problem, or one of fewer devices, where it ends as soon as everybody is
+    served. What is where it was stays there; whatever else goes where fewest start.
+    """
+    seats, parts, rest = Seats.empty(before.floor), before.floor.parts, list[tuple[int, Pattern]]()
+    here = tuple(parts.inside(at, item) for at, item in enumerate(before.patterns) if item is not None)
+    within = Deadline(EXCHANGE_PART * spare.time_left_s, EXCHANGE_UNITS)
+    begun, serves = Layout(patterns=here, counts=(1,) * len(here)), problem is not parts.problem
+    found = improved(Judge(problem), begun, prices, within, seed, serves=serves)
+    charge(spare, within)
+    free = {part: [*of] for part, of in grouped(range(len(parts.of)), parts.of.__getitem__).items()}
+    for made, count in zip(found.patterns, found.counts, strict=True):
+        part, item = parts.outside(made)
+        same = [at for at in free[part] if before.patterns[at] == item][:count]
+        for at in same:
+            free[part].remove(at)
+            seats.put(at, item)
+        rest += [(part, item)] * (count - len(same))
+    for part, item in rest:
+        device = min(free[part], key=lambda at: (len(seats.turnover(at, item).starts), at in seats.floor.held, at))
+        free[part].remove(device)
+        seats.put(device, item)
+    return seats
 
 
 TIGHT_PART = 0.9

@@ -23,12 +23,15 @@ from solvers.domain.ids import DeviceId
 from solvers.domain.snapshot import Snapshot
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.reading.formulation import Reading
+from solvers.planners.joint.seat.parts import Parts
 from solvers.planners.joint.solve.judge import Judge, Member
 from solvers.problems.fleet import Fleet, under
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Judged, Pattern, Patterns
 
 NO_DOMAIN = -1
+PARTS_MAX = 64
+"""With more of them one device more is little."""
 _SCOPES = (PowerScope.NODE, PowerScope.RACK, PowerScope.CLUSTER)
 """A cap on one device is its power limit, which pools know."""
 
@@ -67,6 +70,16 @@ class Floor:
     def judge(self) -> Judge:
         """For judging many patterns at once."""
         return Judge(self.problem)
+
+    @cached_property
+    def parts(self) -> Parts:
+        """Pools that end at power domains."""
+        return Parts.of_devices(self.problem, self.pool_of, self.domain_of, self.room_w)
+
+    @property
+    def parts_few(self) -> bool:
+        """Whether there are any, and no more than can be exchanged in."""
+        return len(self.problem.pools) < len(self.parts.pool) <= PARTS_MAX
 
     @cached_property
     def domains(self) -> list[tuple[int, ...]]:
@@ -159,8 +172,12 @@ class Terms:
     """Whether how fast jobs run counts before what devices cost."""
     capacity: bool = False
     """Whether more is served than is asked for."""
+    spare: Deadline | None = None
+    """What exchanging devices may take, where not all nodes bear their part; None: nobody exchanges any."""
     known_usd: float = math.inf
-    """$/h of a seating that is known already: none is sought long that is no better."""
+    """$/h of a seating that is known already: nothing is exchanged for one that is no better."""
+    chance: int = 0
+    """By which devices are exchanged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
