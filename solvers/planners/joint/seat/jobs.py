@@ -53,7 +53,7 @@ class _Option:
 def spread_jobs(seats: Seats, terms: Terms) -> None:
     """Seat all jobs anew, starting from where they stand."""
     works = seats.floor.problem.workloads
-    order = sorted(terms.job_most_pct, key=lambda job: (-works[job].priority, terms.job_left_s.get(job, 0.0), job))
+    order = sorted(terms.job_most_pct, key=lambda job: (-works[job].priority, terms.job_left_s[job], job))
     jobs = _Jobs(seats, terms)
     for device in range(len(seats.patterns)):
         jobs.clear(device)
@@ -130,7 +130,7 @@ class _Jobs:
     def _saved_s(self, job: int, place: _Place) -> float:
         """By how much sooner a job ends there, less what its restart must be worth."""
         now, then = self._speed(job, self.at[job]), self._speed(job, place)
-        left_s = self.terms.job_left_s.get(job, 0.0)
+        left_s = self.terms.job_left_s[job]
         launch_s = self._problem.variants[self._variant(job)].launch_s
         worth_s = RESTARTS_WORTH * launch_s if self.stood.get(job) == self.at[job] else 0.0
         return left_s / now - left_s / then - worth_s
@@ -140,7 +140,7 @@ class _Jobs:
         others = [item for item in self._jobs(self.seats.patterns[home]) if item[0] != job]
         if not others:
             return None
-        heir, share_pct = max(others, key=lambda item: (self.terms.job_left_s.get(item[0], 0.0), item))
+        heir, share_pct = max(others, key=lambda item: (self.terms.job_left_s[item[0]], item))
         most = share_pct + self.seats.spare_pct(home) + self.at[job].share_pct
         steps = self._steps(heir, home, min(self.terms.job_most_pct[heir], most))
         return (heir, _Place(device=home, share_pct=steps[-1])) if steps and steps[-1] > share_pct else None

@@ -36,7 +36,7 @@ from solvers.problems.patterns import Judged, Layout, Pattern, Patterns
 
 def seat(floor: Floor, layout: Layout, terms: Terms, at: Mapping[int, Pattern] | None = None) -> Seats:
     """`at`: contents that have their devices; then the layout is what may go anywhere."""
-    seats = Seats.empty(floor)
+    seats = Seats(floor)
     seated, loose = match(floor, layout) if at is None else (at, dict(zip(layout.patterns, layout.counts, strict=True)))
     for device, pattern in sorted(seated.items()):
         seats.put(device, pattern)
@@ -67,50 +67,41 @@ def match(
     """Patterns on the devices where most of them stands already, and how many may go anywhere in their pool. Of equal
     contents those at a device's own clock first, where it is told.
     """
-    seated, loose = dict[int, Pattern](), dict[Pattern, int]()
-    of_pool: dict[int, Counter[Pattern]] = defaultdict(Counter)
-    for pattern, count in zip(layout.patterns, layout.counts, strict=True):
-        of_pool[int(floor.problem.kind_pool[pattern.kind])][pattern] += count
-    for pool in sorted(of_pool):
-        wanted = {pattern: of_pool[pool][pattern] for pattern in sorted(of_pool[pool], key=lambda item: item.key)}
-        standing = [device for device in floor.devices(pool) if device in floor.held]
-        _same(floor, wanted, standing, seated, clocks_mhz or {})
-        wanted = {pattern: count for pattern, count in wanted.items() if count}
-        _alike(floor, wanted, [device for device in standing if device not in seated], seated)
-        loose.update((pattern, count) for pattern, count in wanted.items() if count)
-    return seated, loose
+    wanted, seated = Counter[Pattern](), dict[int, Pattern]()
+    for pattern, count in sorted(zip(layout.patterns, layout.counts, strict=True), key=lambda item: item[0].key):
+        wanted[pattern] += count
+    _same(floor, wanted, seated, clocks_mhz or {})
+    _alike(floor, wanted, seated)
+    return seated, +wanted
 
 
 def _same(
-    floor: Floor,
-    wanted: dict[Pattern, int],
-    standing: Iterable[int],
-    seated: dict[int, Pattern],
-    clocks_mhz: Mapping[DeviceId, int],
+    floor: Floor, wanted: Counter[Pattern], seated: dict[int, Pattern], clocks_mhz: Mapping[DeviceId, int]
 ) -> None:
     """Devices whose contents are wanted just so; less is wanted then."""
-    like = grouped(standing, lambda device: tuple((item.variant, item.share_pct) for item in floor.held[device]))
+    problem, pool_of = floor.problem, floor.pool_of.tolist()
+    like = grouped(floor.held, lambda at: (pool_of[at], *((item.variant, item.share_pct) for item in floor.held[at])))
     for pattern, count in wanted.items():
-        networks = floor.problem.networks(pattern.variants)
-        places = like.get(tuple(zip(networks, pattern.shares_pct, strict=True)), [])
+        members = zip(problem.networks(pattern.variants), pattern.shares_pct, strict=True)
+        places = like[int(problem.kind_pool[pattern.kind]), *members]
         # A clock is changed in place, but may be what a node's power bears.
-        clock = int(floor.problem.kind_clock_mhz[pattern.kind])
+        clock = int(problem.kind_clock_mhz[pattern.kind])
         places.sort(key=lambda device: clocks_mhz.get(floor.names[device]) != clock)
         seated.update(dict.fromkeys(places[:count], pattern))
         wanted[pattern] -= len(places[:count])
         del places[:count]
 
 
-def _alike(floor: Floor, wanted: dict[Pattern, int], standing: Iterable[int], seated: dict[int, Pattern]) -> None:
+def _alike(floor: Floor, wanted: Counter[Pattern], seated: dict[int, Pattern]) -> None:
     """Devices where most launch seconds are saved; less is wanted then."""
-    where: dict[int, list[int]] = defaultdict(list)
-    for device in standing:
+    where: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for device in floor.held.keys() - seated:
         for variant in {item.variant for item in floor.held[device]}:
-            where[variant].append(device)
-    patterns, pairs = list(wanted), list[tuple[float, int, int]]()
+            where[int(floor.pool_of[device]), variant].append(device)
+    patterns, pairs = list(+wanted), list[tuple[float, int, int]]()
     for row, pattern in enumerate(patterns):
-        networks = floor.problem.networks(pattern.variants)
-        for device in {device for network in set(networks) for device in where.get(network, ())}:
+        networks, pool = floor.problem.networks(pattern.variants), int(floor.problem.kind_pool[pattern.kind])
+        for device in {device for network in set(networks) for device in where[pool, network]}:
             pairs.append((-saved_s(pattern, networks, floor.held[device]), row, device))
     for _, row, device in sorted(pairs):
         if wanted[patterns[row]] and device not in seated:
