@@ -73,8 +73,8 @@ class Ask:
     configs: Configs
     allowed: frozenset[GpuTypeName]
     """Types that it may use; empty: all."""
-    budget_left: float = math.inf
-    replicas_left: float = math.inf
+    budget_left: float
+    replicas_left: float
 
 
 def settle(
@@ -136,9 +136,8 @@ class _ElasticProgramme:
         floor = rows.add_rows(np.array([float(ask.replicas)]), np.array([np.inf]))
         most = self._at_most(max(0.0, ask.replicas_left))
         money = self._at_most(max(0.0, ask.budget_left))
-        if math.isfinite(ask.replicas_left):
-            give = Give(resource=Resource.REPLICA, subject=own, workload=own)
-            self._give(give, most, 1.0, NEW_MAX, integer=True)
+        more = Give(resource=Resource.REPLICA, subject=own, workload=own)
+        self._give(more, most, 1.0, NEW_MAX, integer=True)
         if math.isfinite(ask.budget_left):
             self._give(Give(resource=Resource.BUDGET_USD, subject=own, workload=own), money, 1.0, 1e4)
         closed = self._closed(ask)

@@ -350,7 +350,7 @@ def _workloads(
     draft: _Draft, left: tuple[Left, ...], variants: tuple[Variant, ...], rates: Floats
 ) -> tuple[Workload, ...]:
     """Workloads with what it is worth to serve them. `rates`: pool x variant, the most a whole device gives."""
-    price = np.array([draft.pools.pools[row].usd_per_h for row in range(len(draft.pools.pools))])
+    price = np.array([pool.usd_per_h for pool in draft.pools.pools])
     most, cost = np.zeros(len(left)), np.full(len(left), np.inf)
     of = np.array([item.workload for item in variants], dtype=np.int64)
     np.maximum.at(most, of, rates.max(axis=0, initial=0.0))
