@@ -19,7 +19,7 @@ from solvers.domain.grouping import grouped
 from solvers.domain.ids import DeviceId
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.seat.jobs import spread_jobs
-from solvers.planners.joint.seat.seats import DUST, DUST_W, Delta, Floor, Held, Move, Seats, Terms, members_of
+from solvers.planners.joint.seat.seats import DUST, DUST_W, Delta, Floor, Held, Move, Seats, Terms, members_of, without
 from solvers.planners.joint.seat.standing import (
     ended,
     make_before_break,
@@ -29,7 +29,6 @@ from solvers.planners.joint.seat.standing import (
     within_bounds,
     within_power,
 )
-from solvers.planners.joint.solve.judge import Member
 from solvers.problems.joint import WHOLE_PCT
 from solvers.problems.patterns import Judged, Layout, Pattern, Patterns
 
@@ -227,7 +226,7 @@ class _Drafts:
         """One replica more on this device where there is a place, or one that is there with more share."""
         problem, before, pool = seats.floor.problem, seats.patterns[device], int(seats.floor.pool_of[device])
         members, allowed = members_of(before), self.mine[problem.allowed[pool, self.mine]].tolist()
-        fit = problem.shares_pct[problem.shares_pct <= WHOLE_PCT - sum(share for _, share in members)]
+        fit = problem.shares_pct[problem.shares_pct <= seats.spare_pct(device)]
         if not len(fit):
             return
         steps = fit[np.unique(np.linspace(0, len(fit) - 1, SHARES_MAX).round().astype(np.int64))].tolist()
@@ -236,16 +235,14 @@ class _Drafts:
             if before is None
             else problem.like(pool, int(problem.kind_clock_mhz[before.kind]))
         )
-        judge, fresh = seats.floor.judge, list[tuple[int, list[Member]]]()
-        room = len(members) < min(judge.width, problem.pools[pool].clients)
-        for share, kind, variant in product(steps, kinds, allowed if room else ()):
-            fresh.append((kind, [*members, (variant, share)]))
-        grown = [place for place, (variant, _) in enumerate(members) if variant in allowed]
-        for more, kind, place in product(steps, kinds, grown):
+        judge, room = seats.floor.judge, len(members) < min(seats.floor.judge.width, problem.pools[pool].clients)
+        every = product(steps, kinds, allowed if room else ())
+        fresh = [(kind, [*members, (variant, share)]) for share, kind, variant in every]
+        for more, kind, place in product(steps, kinds, range(len(members))):
             variant, share = members[place]
-            fresh.append((kind, [*members[:place], (variant, share + more), *members[place + 1 :]]))
-        kinds, contents = [kind for kind, _ in fresh], [listed for _, listed in fresh]
-        judged = judge.judge(Patterns.listed(kinds, contents, judge.width))
+            if variant in allowed:
+                fresh.append((kind, [*without(members, place), (variant, share + more)]))
+        judged = judge.judge(Patterns.listed([kind for kind, _ in fresh], [kept for _, kept in fresh], judge.width))
         rps = (judged.capacity_rps * np.isin(judged.rows.variants, self.mine)).sum(axis=1)
         usd_now = 0.0 if before is None else before.usd_per_h
         emptied = seats.change(Move(device=device, after=None)).get(self.workload, Delta())
@@ -268,13 +265,11 @@ class _Drafts:
 
 def _few(seats: Seats, devices: Iterable[int], variants: list[int]) -> tuple[list[int], list[int]]:
     """Devices that carry the workload already and those with most share left, a few; and the empty ones."""
-    used: list[tuple[int, int]] = []
-    empty: list[tuple[float, int]] = []
+    used, empty = list[tuple[int, int]](), list[tuple[float, int]]()
     for device in devices:
-        pattern = seats.patterns[device]
-        if pattern is None:
+        now = {variant for variant, _ in members_of(seats.patterns[device])}
+        if now:
+            used.append((-WHOLE_PCT if now.intersection(variants) else -seats.spare_pct(device), device))
+        else:
             empty.append((-seats.left_at(device), device))
-            continue
-        carries = any(variant in variants for variant in pattern.variants)
-        used.append((-100 if carries else sum(pattern.shares_pct), device))
     return [device for _, device in sorted(used)[:USED_MAX]], [device for _, device in sorted(empty)]

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, count
+from itertools import chain, count, product
 
 import numpy as np
 
@@ -345,26 +345,18 @@ def _stays(seats: Seats, device: int) -> int:
 
 def _lighter(seats: Seats, device: int) -> Iterator[_Relief]:
     """A device at a lower clock, or with one replica less."""
-    before = seats.patterns[device]
+    before, problem = seats.patterns[device], seats.floor.problem
     if before is None:
         return
-    for after in _slower_or_fewer(seats.floor, before):
-        saved_w = seats.dynamic_w(device) - seats.floor.dynamic_w(after)
-        if saved_w > DUST_W:
-            move = Move(device=device, after=after)
+    pool, clock, members = problem.kind_pool[before.kind], problem.kind_clock_mhz[before.kind], members_of(before)
+    slower = np.flatnonzero((problem.kind_pool == pool) & (problem.kind_clock_mhz < clock)).tolist()
+    fewer = [without(members, place) for place in range(len(members))]
+    for kind, kept in (*product(slower, [members]), *product([before.kind], fewer)):
+        move = Move(device=device, after=seats.floor.judge.one(kind, kept))
+        saved_w = seats.dynamic_w(device) - seats.floor.dynamic_w(move.after)
+        if (move.after is not None or not kept) and saved_w > DUST_W:
             lost = seats.loss_usd(move) + 0.01 * (before.usd_per_h + sum(before.capacity_rps) * DUST_W)
             yield _Relief(move=move, saved=saved_w, loss_usd=max(lost, DUST_W))
-
-
-def _slower_or_fewer(floor: Floor, before: Pattern) -> Iterator[Pattern | None]:
-    problem, members = floor.problem, members_of(before)
-    pool, clock = problem.kind_pool[before.kind], problem.kind_clock_mhz[before.kind]
-    slower = np.flatnonzero((problem.kind_pool == pool) & (problem.kind_clock_mhz < clock)).tolist()
-    yield from (item for kind in slower if (item := floor.judge.one(kind, members)) is not None)
-    if len(members) == 1:
-        yield None
-    fewer = (floor.judge.one(before.kind, without(members, place)) for place in range(len(members)))
-    yield from (item for item in fewer if item is not None)
 
 
 def _swap(seats: Seats, domain: int, inside: Whole, stays: Whole) -> list[int]:
