@@ -71,7 +71,6 @@ def remember(problem: JointProblem, kept: Kept) -> bytes:
     chosen = list({item.key: item for item in patterns}.values())[:KEPT_MAX]
     number = {item.key: place for place, item in enumerate(chosen)}
     usd = {} if kept.prices is None else named(problem, kept.prices)
-    kinds, variants = list(_kinds(problem)), list(_variants(problem))
     store = io.BytesIO()
     np.savez_compressed(
         store,
@@ -79,8 +78,8 @@ def remember(problem: JointProblem, kept: Kept) -> bytes:
         full_at_s=np.array([] if kept.full_at_s is None else [kept.full_at_s], dtype=np.float64),
         question=np.array(kept.question),
         left_usd=np.array(kept.left_usd),
-        kinds=np.array(kinds, dtype=np.str_),
-        variants=np.array(variants, dtype=np.str_),
+        kinds=np.array(list(_kinds(problem)), dtype=np.str_),
+        variants=np.array(list(_variants(problem)), dtype=np.str_),
         kind=np.array([item.kind for item in chosen], dtype=np.int32),
         size=np.array([len(item.variants) for item in chosen], dtype=np.int32),
         member=np.array([member for item in chosen for member in item.variants], dtype=np.int32),
