@@ -167,9 +167,8 @@ class _Jobs:
     def _parts(self, job: int) -> Iterator[_Option]:
         """The same, less what others lose, where a job with only jobs beside it could give half."""
         for device, pattern in enumerate(self.seats.patterns):
-            others = self._jobs(pattern)
-            alone = pattern is not None and 0 < len(others) == len(pattern.variants)
-            if pattern is None or not alone or len(others) >= JOBS_PER_DEVICE_MAX:
+            others, beside = self._jobs(pattern), members_of(pattern)
+            if not 0 < len(others) == len(beside) < JOBS_PER_DEVICE_MAX:
                 continue
             at = max(range(len(others)), key=lambda number: (others[number][1], others[number][0]))
             other, share_pct = others[at]
@@ -178,8 +177,7 @@ class _Jobs:
             if steps:
                 now = self._speed(other, _Place(device=device, share_pct=share_pct))
                 lost = now - self._speed(other, _Place(device=device, share_pct=kept[0]))
-                place, beside = _Place(device=device, share_pct=steps[-1]), members_of(pattern)
-                beside[at] = beside[at][0], kept[0]
+                place, beside[at] = _Place(device=device, share_pct=steps[-1]), (beside[at][0], kept[0])
                 yield _Option(place=place, worth=self._speed(job, place) - lost, beside=tuple(beside))
 
     def _move(self, job: int, place: _Place) -> bool:
