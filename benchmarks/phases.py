@@ -358,7 +358,7 @@ PHASES: dict[str, Phase] = {
         (standing.within_bounds, standing._take, standing._less), _swap(seating, "within_bounds", _nothing)
     ),
     "seat: power": _phase(
-        (standing.within_power, standing._lighter, standing._slower_or_fewer, standing._swap, standing._spare_w),
+        (standing.within_power, standing._lighter, standing._swap, standing._spare_w),
         _swap(seating, "within_power", _nothing),
     ),
     "seat: power swaps": _phase((standing._swap, standing._spare_w), _swap(standing, "_swap", _no)),

@@ -358,6 +358,10 @@ class JointProblem:
         same = (self.kind_pool == pool) & (self.kind_clock_mhz == clock_mhz)
         return [int(kind) for kind in np.flatnonzero(same)]
 
+    def clocks_mhz(self, pool: int) -> list[int]:
+        """Of its kinds, rising."""
+        return [int(clock) for clock in np.unique(self.kind_clock_mhz[self.kind_pool == pool])]
+
     def of_variants(self, chosen: Whole) -> JointProblem:
         """With some of the variants only; workloads and pools as they are."""
         mean_ms = self.mean_ms.take(chosen, axis=1)

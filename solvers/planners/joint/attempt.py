@@ -71,7 +71,6 @@ def remember(problem: JointProblem, kept: Kept) -> bytes:
     chosen = list({item.key: item for item in patterns}.values())[:KEPT_MAX]
     number = {item.key: place for place, item in enumerate(chosen)}
     usd = {} if kept.prices is None else named(problem, kept.prices)
-    kinds, variants = list(_kinds(problem)), list(_variants(problem))
     store = io.BytesIO()
     np.savez_compressed(
         store,
@@ -79,8 +78,8 @@ def remember(problem: JointProblem, kept: Kept) -> bytes:
         full_at_s=np.array([] if kept.full_at_s is None else [kept.full_at_s], dtype=np.float64),
         question=np.array(kept.question),
         left_usd=np.array(kept.left_usd),
-        kinds=np.array(kinds, dtype=np.str_),
-        variants=np.array(variants, dtype=np.str_),
+        kinds=np.array(list(_kinds(problem)), dtype=np.str_),
+        variants=np.array(list(_variants(problem)), dtype=np.str_),
         kind=np.array([item.kind for item in chosen], dtype=np.int32),
         size=np.array([len(item.variants) for item in chosen], dtype=np.int32),
         member=np.array([member for item in chosen for member in item.variants], dtype=np.int32),
@@ -163,38 +162,34 @@ def _shown(kept: Mapping[str, np.ndarray]) -> Shown:
     )
 
 
-def _price_names(problem: JointProblem) -> dict[str, tuple[list[str], Floats]]:
-    works, ones = [str(item.id) for item in problem.workloads], np.ones(len(problem.workloads))
-    others = {
+def _price_names(problem: JointProblem) -> dict[str, list[str]]:
+    works = [str(item.id) for item in problem.workloads]
+    return {
+        **dict.fromkeys(("demand_usd", "most_usd", "fewest_usd", "budget_usd"), works),
         "pool_usd": [item.name for item in problem.pools],
         "cap_usd": [item.name for item in problem.caps],
         "quota_usd": [str(name) for name, _ in problem.quotas],
-    }
-    return {
-        "demand_usd": (works, problem.rate_rps),
-        **dict.fromkeys(("most_usd", "fewest_usd", "budget_usd"), (works, ones)),
-        **{kind: (names, np.ones(len(names))) for kind, names in others.items()},
     }
 
 
 def named(problem: JointProblem, prices: Prices) -> dict[str, float]:
     """Prices that another problem can read: of one request per second, one device, one watt."""
+    each = replace(prices, demand_usd=prices.demand_usd / problem.rate_rps)
     return {
         f"{kind}{_TAB}{name}": usd
-        for kind, (names, amount) in _price_names(problem).items()
-        for name, usd in zip(names, (getattr(prices, kind) / amount).tolist(), strict=True)
+        for kind, names in _price_names(problem).items()
+        for name, usd in zip(names, getattr(each, kind).tolist(), strict=True)
         if usd > 0
     }
 
 
 def prices_of(problem: JointProblem, usd: Mapping[str, float]) -> Prices:
     """Those prices in this problem's numbers; what nobody priced costs nothing. Nothing is shown of them here."""
-    return Prices(
-        **{
-            kind: np.array([usd.get(f"{kind}{_TAB}{name}", 0.0) for name in names], dtype=np.float64) * amount
-            for kind, (names, amount) in _price_names(problem).items()
-        }
-    )
+    each = {
+        kind: np.array([usd.get(f"{kind}{_TAB}{name}", 0.0) for name in names], dtype=np.float64)
+        for kind, names in _price_names(problem).items()
+    }
+    return Prices(**each | {"demand_usd": each["demand_usd"] * problem.rate_rps})
 
 
 def _still_shown(problem: JointProblem, prices: Prices, kept: Mapping[str, np.ndarray]) -> Prices:
@@ -425,19 +420,15 @@ class Attempt:
     @cached_property
     def terms(self) -> Terms:
         snapshot = self.reading.snapshot
-        number = {work.id: place for place, work in enumerate(self.reading.problem.workloads)}
         done = {item.workload: item.done for item in snapshot.job_statuses}
-        most_pct, left_s = dict[int, int](), dict[int, float]()
-        for job in snapshot.jobs:
-            name = WorkloadId(job.id)
-            if name in number:
-                most_pct[number[name]] = job.share_pct_sm_max
-                left_s[number[name]] = (job.iterations_total - done.get(name, 0)) * job.iteration_ms_reference / 1000
+        by_id = {WorkloadId(job.id): job for job in snapshot.jobs}
+        jobs = {at: by_id[work.id] for at, work in enumerate(self.reading.problem.workloads) if work.id in by_id}
+        left = {at: job.iterations_total - done.get(WorkloadId(job.id), 0) for at, job in jobs.items()}
         return Terms(
             capacity=Term.CAPACITY in snapshot.policy.terms,
             deadline=Deadline(max(self.clock.left_s, SEATING_PART_MIN * self.request.budget.deadline_s)),
-            job_most_pct=most_pct,
-            job_left_s=left_s,
+            job_most_pct={at: job.share_pct_sm_max for at, job in jobs.items()},
+            job_left_s={at: left[at] * job.iteration_ms_reference / 1000 for at, job in jobs.items()},
             jobs_first=trains_first(snapshot.policy),
         )
 

@@ -100,8 +100,7 @@ def _contents(judge_all: Judge, pool: int, mine: Sequence[int], deadline: Deadli
     """Few replicas first, in as many partings as there is time for, at the highest clock that is borne."""
     problem, made = judge_all.problem, [judge_all.judge(Patterns.none(MEMBERS_MAX))]
     variants = np.flatnonzero(problem.allowed[pool] & np.isin(problem.variant_workload, mine)).tolist()
-    clocks = sorted({int(clock) for clock in problem.kind_clock_mhz[problem.kind_pool == pool]}, reverse=True)
-    kinds = [kind for clock in clocks for kind in problem.like(pool, clock)]
+    kinds = [kind for clock in reversed(problem.clocks_mhz(pool)) for kind in problem.like(pool, clock)]
     left = JUDGED_MAX
     for size in range(1, MEMBERS_MAX + 1):
         count = comb(len(variants) + size - 1, size)
@@ -456,7 +455,7 @@ def _beside(problem: JointProblem, pool: int, parts: Iterable[Patterns], most: i
     """On a device of a pool each of these contents, and at its highest clock others in what it leaves: few members
     first, in as many partings as there is room for.
     """
-    kinds = problem.like(pool, int(problem.kind_clock_mhz[problem.kind_pool == pool].max(initial=0)))
+    kinds = problem.like(pool, problem.clocks_mhz(pool)[-1])
     able = np.flatnonzero(problem.allowed[pool]).tolist()
     for part in parts:
         width = part.variants.shape[1]

@@ -12,7 +12,7 @@ same workload short, its reasons are told; else the owner's own bounds, else wha
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -20,6 +20,7 @@ import numpy as np
 
 from solvers.domain.arrays import Flags, Floats
 from solvers.domain.evidence import Fact, Reason, ReasonCode
+from solvers.domain.grouping import grouped
 from solvers.domain.ids import WorkloadId
 from solvers.domain.plan import Assignment, Envelope, Plan, Unplaced
 from solvers.domain.workload import WorkloadKind
@@ -145,28 +146,21 @@ def _unplaced(seated: Seated, staying: Sequence[Assignment], replicas: Sequence[
     """Who lacks rate, replicas or failure domains, and jobs that wait, each with what blocks it."""
     reading = seated.reading
     nodes, devices = reading.snapshot.nodes_by_id(), reading.snapshot.devices_by_id()
-    served_rps: dict[WorkloadId, float] = defaultdict(float)
-    count: Counter[WorkloadId] = Counter()
-    domains: dict[WorkloadId, set[str]] = defaultdict(set)
-    planned = [(item.need.workload, item.device, rounded_rps(item.capacity_rps)) for item in replicas]
-    for workload, device, rate_rps in (
-        *((item.workload, item.device, item.capacity_rps) for item in staying),
-        *planned,
-    ):
-        served_rps[workload] += rate_rps
-        count[workload] += 1
-        domains[workload].add(nodes[devices[device].node].failure_domain)
+    stays = ((item.workload, item.device, item.capacity_rps) for item in staying)
+    planned = ((item.need.workload, item.device, rounded_rps(item.capacity_rps)) for item in replicas)
+    each = grouped((*stays, *planned), lambda item: item[0])
     numbers = {item.id: number for number, item in enumerate(seated.seats.floor.problem.workloads)}
     for need in reading.needs:
-        replicas_of, spread = count[need.workload], need.affinity.failure_domains_min
+        mine, spread = each[need.workload], need.affinity.failure_domains_min
+        domains = {nodes[devices[device].node].failure_domain for _, device, _ in mine}
         # What a promise loses by being rounded down is no shortage.
-        dust_rps = 1e-6 * max(1.0, need.rate_rps_least) + replicas_of / RATE_STEPS
-        short_rps = max(0.0, need.rate_rps_least - served_rps[need.workload])
-        missing, is_job = max(0, need.replicas_min - replicas_of), need.kind is WorkloadKind.JOB
+        dust_rps = 1e-6 * max(1.0, need.rate_rps_least) + len(mine) / RATE_STEPS
+        short_rps = max(0.0, need.rate_rps_least - sum(rate_rps for _, _, rate_rps in mine))
+        missing, is_job = max(0, need.replicas_min - len(mine)), need.kind is WorkloadKind.JOB
         lack = Lack(
             rate_rps=0.0 if is_job or short_rps <= dust_rps else short_rps,
             replicas=0 if is_job else missing,
-            failure_domains_min=spread if replicas_of and len(domains[need.workload]) < spread else 0,
+            failure_domains_min=spread if mine and len(domains) < spread else 0,
         )
         if lack or missing:
             yield unplaced_of(need, lack, _blockers(seated, need, numbers.get(need.workload)))
@@ -209,8 +203,8 @@ def _of_owner(seats: Seats, number: int) -> Iterator[Reason]:
     quota = dict(problem.quotas).get(work.project, math.inf)
     usd, gpus = seats.floor.least_alone(number) if min(quota, work.budget_usd_per_h) < math.inf else (0.0, 0.0)
     for code, names, needed, left in (
-        (ReasonCode.BUDGET, BUDGET_FACTS, usd, work.budget_usd_per_h - seats.spent_usd()[number]),
-        (ReasonCode.QUOTA, QUOTA_FACTS, gpus, quota - seats.gpus()[work.project]),
+        (ReasonCode.BUDGET, BUDGET_FACTS, usd, work.budget_usd_per_h - seats.spent_usd(number)),
+        (ReasonCode.QUOTA, QUOTA_FACTS, gpus, quota - seats.gpus(work.project)),
     ):
         if math.isfinite(needed) and needed > left + DUST:
             yield limited(code, work.id, names, (needed, left))
@@ -231,7 +225,7 @@ def _of_room(seats: Seats, number: int) -> Iterator[Reason]:
         spare = [(pool, at) for pool, at in room if seats.spare_pct(at) >= problem.shares_pct[0]]
         idle, left_w = [it for it in spare if seats.patterns[it[1]] is None], np.full(len(problem.pools), -math.inf)
         for pool, at in idle:
-            left_w[pool] = max(left_w[pool], seats.lefts_at(np.array([at]))[0])
+            left_w[pool] = max(left_w[pool], seats.left_at(at))
         here = np.flatnonzero(np.isin(pool_of, pools) & (needs_w <= left_w[pool_of] + DUST))
         numbers = (("devices_idle", float(len(idle))), ("power_w_left", float(left_w.max())))
         code = ReasonCode.NO_SHARE_LEFT if not idle else unused if len(here) else ReasonCode.POWER_CAP
@@ -260,8 +254,7 @@ class Batches:
         self.served_rps: Floats = seats.served_rps.copy()
         self._seats, self._problem, self._eager = seats, seats.floor.problem, eager
         unlike = {item.key: item for item in seats.patterns if item is not None}
-        reads = _reads(self._problem, list(unlike.values()), [item.kind for item in unlike.values()])
-        self._reads = dict(zip(unlike, reads, strict=True))
+        self._reads = dict(zip(unlike, _reads(self._problem, list(unlike.values())), strict=True))
         """By pattern: many devices have the same."""
         self._fresh = dict[Pattern, list[Member]]()
         """By pattern, on devices where nothing stands."""
@@ -281,11 +274,7 @@ class Batches:
             ceilings = _ceilings(self._problem, pattern, chosen)
             self._lower(chosen, ceilings)
         batches, planned = self._problem.batches, int(self._problem.kind_clock_mhz[pattern.kind])
-        windows = [
-            (low, min(high, max(item.column, ceiling)))
-            for item, ceiling in zip(chosen, ceilings, strict=True)
-            for low, high in (item.window(),)
-        ]
+        windows = [item.window(ceiling) for item, ceiling in zip(chosen, ceilings, strict=True)]
         clocks = _clocks(self._problem, pattern, [high for _, high in windows]) if governed else [planned]
         for item, (low, high) in zip(chosen, windows, strict=True):
             item.envelope = Envelope(
@@ -402,10 +391,10 @@ class _Read:
         return np.asarray((self.rate_rps > 0) & (self.memory_mib <= limit_mib + DUST))
 
 
-def _reads(problem: JointProblem, patterns: Sequence[Pattern], kinds: Sequence[int]) -> list[list[_Read]]:
-    """Of each the members beside each other on a device of a kind, which may be at another clock than the pattern's."""
+def _reads(problem: JointProblem, patterns: Sequence[Pattern]) -> list[list[_Read]]:
+    """Of each the members beside each other, on a device of its kind."""
     size = np.array([len(item.variants) for item in patterns], dtype=np.int64)
-    of, table = np.repeat(np.arange(len(size)), size), np.repeat(problem.kind_table[list(kinds)], size)
+    of, table = np.repeat(np.arange(len(size)), size), problem.kind_table[[item.kind for item in patterns]].repeat(size)
     variant = np.array([member for item in patterns for member in item.variants], dtype=np.int64)
     share = np.array([part for item in patterns for part in item.shares_pct], dtype=np.int64)
     press = problem.pressure[table, variant] * (share / WHOLE_PCT) ** problem.exponent[table, variant]
@@ -450,12 +439,14 @@ class Member:
     envelope: Envelope = NO_ENVELOPE
     """Clocks are equal where the clock is fixed."""
 
-    def window(self) -> tuple[int, int]:
-        """First and last column around the chosen one between which every batch keeps the promise within the memory."""
+    def window(self, ceiling: int) -> tuple[int, int]:
+        """First and last column around the chosen one between which every batch keeps the promise within the memory;
+        the last is no higher than the ceiling, unless the chosen one is.
+        """
         fine = self.read.fits(self.limit_mib)
-        broken = np.flatnonzero(~fine)
-        below, above = broken[broken < self.column], broken[broken > self.column]
-        return (int(below[-1]) + 1 if len(below) else 0), (int(above[0]) - 1 if len(above) else len(fine) - 1)
+        broken = np.concatenate([[-1], np.flatnonzero(~fine), [len(fine)]])
+        low, high = broken[broken < self.column][-1] + 1, broken[broken > self.column][0] - 1
+        return int(low), min(int(high), max(self.column, ceiling))
 
 
 def _as_it_stands(made: Envelope, batch: int, before: Envelope) -> Envelope:
@@ -467,33 +458,31 @@ def _as_it_stands(made: Envelope, batch: int, before: Envelope) -> Envelope:
 
 def _clocks(problem: JointProblem, pattern: Pattern, highest: Sequence[int]) -> list[int]:
     """From the lowest clock at which the largest batches of all keep every promise to the highest there is."""
-    planned, listed = int(problem.kind_clock_mhz[pattern.kind]), _clocks_of(problem, pattern)
+    planned, listed = (
+        int(problem.kind_clock_mhz[pattern.kind]),
+        problem.clocks_mhz(int(problem.kind_pool[pattern.kind])),
+    )
     for clock in listed:
-        at_clock = zip(*_reads(problem, [pattern], [_kind_at(problem, pattern, clock)]), highest, strict=True)
+        at_clock = zip(*_reads(problem, [_at_clock(problem, pattern, clock)]), highest, strict=True)
         if clock >= planned or all(read.rate_rps[column] > 0 for read, column in at_clock):
             return [min(clock, planned), listed[-1]]
     return [planned]
 
 
-def _clocks_of(problem: JointProblem, pattern: Pattern) -> list[int]:
-    mine = problem.kind_pool == problem.kind_pool[pattern.kind]
-    return sorted({int(clock) for clock in problem.kind_clock_mhz[mine]})
-
-
-def _kind_at(problem: JointProblem, pattern: Pattern, clock_mhz: int) -> int:
-    """The kind at another clock for the same neighbours."""
+def _at_clock(problem: JointProblem, pattern: Pattern, clock_mhz: int) -> Pattern:
+    """Of the kind at another clock for the same neighbours."""
     pool, planned = int(problem.kind_pool[pattern.kind]), int(problem.kind_clock_mhz[pattern.kind])
-    return problem.like(pool, clock_mhz)[problem.like(pool, planned).index(pattern.kind)]
+    return replace(pattern, kind=problem.like(pool, clock_mhz)[problem.like(pool, planned).index(pattern.kind)])
 
 
 def _ceilings(problem: JointProblem, pattern: Pattern, chosen: Sequence[Member]) -> list[int]:
     """For every member the smallest batch that serves nearly as much as the best of those that leave the clock room to
     fall: beyond, more batch brings only latency and power.
     """
-    planned = int(problem.kind_clock_mhz[pattern.kind])
-    slower = next(clock for clock in _clocks_of(problem, pattern) if clock >= CLOCK_ROOM_PART * planned)
+    pool, planned = int(problem.kind_pool[pattern.kind]), int(problem.kind_clock_mhz[pattern.kind])
+    slower = next(clock for clock in problem.clocks_mhz(pool) if clock >= CLOCK_ROOM_PART * planned)
     found = []
-    for item, slow in zip(chosen, *_reads(problem, [pattern], [_kind_at(problem, pattern, slower)]), strict=True):
+    for item, slow in zip(chosen, *_reads(problem, [_at_clock(problem, pattern, slower)]), strict=True):
         rate_rps = item.read.rate_rps
         rates = np.where(slow.rate_rps > 0, rate_rps, 0.0) if (slow.rate_rps > 0).any() else rate_rps
         found.append(int(np.argmax(rates >= CEILING_PART * rates.max())))

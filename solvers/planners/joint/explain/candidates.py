@@ -169,10 +169,9 @@ def _best(
     listed_usd, worth_usd = (replicas * usd for usd in terms.cost(kind, variant, share, memory_mib, watts))
     names = sorted({item.gpu_type for item in problem.pools})
     type_of = np.array([names.index(item.gpu_type) for item in problem.pools], dtype=np.int64)[problem.kind_pool[kind]]
-    order = np.lexsort((worth_usd, ~few, type_of, problem.network[variant]))
-    place = problem.network[variant][order] * len(names) + type_of[order]
-    first = order[np.concatenate([[True], place[1:] != place[:-1]])] if len(order) else order
-    for row in first.tolist():
+    order = np.lexsort((worth_usd, ~few))
+    _, first = np.unique((problem.network[variant] * len(names) + type_of)[order], return_index=True)
+    for row in order[first].tolist():
         workload, gpu_type = problem.workloads[int(work[row])].id, names[int(type_of[row])]
         more, reason = None, blocked.get((workload, workload)) or blocked.get((workload, gpu_type))
         if workload in spent:

@@ -20,11 +20,11 @@ import numpy as np
 
 from solvers.domain.arrays import Floats, Parallel, Whole
 from solvers.domain.change import Target
-from solvers.domain.device import OFFERED, Offer, PowerCap, PowerScope, is_offered
+from solvers.domain.device import OFFERED, Offer, PowerScope, is_offered
 from solvers.domain.evidence import Resource
 from solvers.domain.grouping import grouped, summed
 from solvers.domain.ids import DeviceId, GpuTypeName, ProjectName, WorkloadId
-from solvers.domain.plan import Assignment, Plan
+from solvers.domain.plan import Plan
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import SLO_MAX, Service, SloKind
 from solvers.engines.base import EngineStatus, Limits, ProgrammeRows, create
@@ -73,8 +73,8 @@ class Ask:
     configs: Configs
     allowed: frozenset[GpuTypeName]
     """Types that it may use; empty: all."""
-    budget_left: float = math.inf
-    replicas_left: float = math.inf
+    budget_left: float
+    replicas_left: float
 
 
 def settle(
@@ -136,9 +136,8 @@ class _ElasticProgramme:
         floor = rows.add_rows(np.array([float(ask.replicas)]), np.array([np.inf]))
         most = self._at_most(max(0.0, ask.replicas_left))
         money = self._at_most(max(0.0, ask.budget_left))
-        if math.isfinite(ask.replicas_left):
-            give = Give(resource=Resource.REPLICA, subject=own, workload=own)
-            self._give(give, most, 1.0, NEW_MAX, integer=True)
+        more = Give(resource=Resource.REPLICA, subject=own, workload=own)
+        self._give(more, most, 1.0, NEW_MAX, integer=True)
         if math.isfinite(ask.budget_left):
             self._give(Give(resource=Resource.BUDGET_USD, subject=own, workload=own), money, 1.0, 1e4)
         closed = self._closed(ask)
@@ -241,7 +240,8 @@ class Room:
     def __init__(self, reading: Reading, elastic: Reading, plan: Plan, anew: Iterable[WorkloadId] = ()) -> None:
         # As it is, offers standing ready; and of the short workloads alone.
         self.picture, self.elastic = reading.snapshot, elastic
-        fleet, again = reading.fleet, set(anew)
+        self._fleet = fleet = reading.fleet
+        again = set(anew)
         on = Counter(item.device for item in plan.assignments)
         stays = [item for item in plan.assignments if item.workload not in again or on[item.device] > 1]
         self.held = dict(grouped(stays, lambda item: item.workload))
@@ -252,8 +252,19 @@ class Room:
             if number is not None:
                 self.spent_usd_per_h[item.workload] += fleet.class_at(number).usd_per_h * item.share_pct_sm / 100
                 used[item.workload.partition("/")[0]] += fleet.gpus(number, item.share_pct_sm)
-        self._covers = _covers(self.picture)
-        self.caps = _caps_left(reading, stays, self._covers)
+        # Those on single devices are in its power limit.
+        self._wide = [cap for cap in self.picture.power_caps if cap.scope is not PowerScope.DEVICE]
+        inside = under(self.picture, fleet.devices)
+        watts = summed(stays, lambda item: item.device, lambda item: item.power_w_planned)
+        self._over = np.zeros((len(self._wide), len(fleet.devices)), dtype=np.bool_)
+        for row, cap in enumerate(self._wide):
+            self._over[row, inside[cap.scope, cap.subject]] = True
+        idle = fleet.unrented & [device.id not in watts for device in fleet.devices]
+        drawn_w = np.minimum(fleet.limit_w, fleet.idle_w + [watts[device.id] for device in fleet.devices])
+        self.caps = tuple(
+            Limit(name=f"{cap.scope.value}/{cap.subject}", whole=cap.limit_w, left=cap.limit_w - float(drawn))
+            for cap, drawn in zip(self._wide, self._over @ np.where(idle, 0.0, drawn_w), strict=True)
+        )
         self.quotas = {
             item.name: Limit(name=item.name, whole=item.quota_gpus, left=max(0.0, item.quota_gpus - used[item.name]))
             for item in self.picture.projects
@@ -266,15 +277,15 @@ class Room:
 
     def cells_of(self, devices: Iterable[DeviceId]) -> tuple[Cell, ...]:
         """Those devices as if they were free; what stood on them draws nothing any more, which is not counted."""
-        wide, free = _wide(self.picture), set(devices)
-        cluster = frozenset(index for index, cap in enumerate(wide) if cap.scope is PowerScope.CLUSTER)
-        known = self.elastic.snapshot.devices_by_id()
+        free, known, index = set(devices), self.elastic.snapshot.devices_by_id(), self._fleet.index
+        cluster = np.array([cap.scope is PowerScope.CLUSTER for cap in self._wide], dtype=np.bool_)
         count: Counter[tuple[int, frozenset[int], bool, bool]] = Counter()
         for pool, names in enumerate(self.elastic.pool_devices):
             for name in names:
                 if name in free:
                     new = name.startswith(f"{OFFERED}{NEW}")
-                    count[pool, cluster if new else self._covers[name], new, is_offered(known[name].node)] += 1
+                    caps = frozenset(np.flatnonzero(cluster if new else self._over[:, index[name]]).tolist())
+                    count[pool, caps, new, is_offered(known[name].node)] += 1
         pools = self.elastic.problem.pools
         ordered = sorted(count.items(), key=lambda pair: (not pair[0][2], -pair[1], pair[0][0], sorted(pair[0][1])))
         return tuple(
@@ -326,35 +337,3 @@ def _loosened(service: Service) -> Service:
     elif slo.kind is SloKind.DEADLINE and slo.deadline_s is not None:
         slo = replace(slo, deadline_s=min(slo.deadline_s * LOOSE, SLO_MAX))
     return replace(service, slo=slo, gpu_types_allowed=(), budget_usd_per_h=None)
-
-
-def _covers(picture: Snapshot) -> dict[DeviceId, frozenset[int]]:
-    """The caps over every device, by number; those on single devices are in its power limit."""
-    found: dict[DeviceId, set[int]] = {device.id: set() for device in picture.devices}
-    inside = under(picture, picture.devices)
-    for index, cap in enumerate(_wide(picture)):
-        for place in inside[cap.scope, cap.subject]:
-            found[picture.devices[place].id].add(index)
-    return {name: frozenset(caps) for name, caps in found.items()}
-
-
-def _wide(picture: Snapshot) -> tuple[PowerCap, ...]:
-    return tuple(cap for cap in picture.power_caps if cap.scope is not PowerScope.DEVICE)
-
-
-def _caps_left(
-    reading: Reading, stays: Iterable[Assignment], covers: dict[DeviceId, frozenset[int]]
-) -> tuple[Limit, ...]:
-    fleet, wide = reading.fleet, _wide(reading.snapshot)
-    dynamic = summed(stays, lambda item: item.device, lambda item: item.power_w_planned)
-    drawn = np.zeros(len(wide))
-    for index, device in enumerate(fleet.devices):
-        if fleet.unrented[index] and device.id not in dynamic:
-            continue
-        watts = min(float(fleet.limit_w[index]), float(fleet.idle_w[index]) + dynamic[device.id])
-        for cap in covers[device.id]:
-            drawn[cap] += watts
-    return tuple(
-        Limit(name=f"{cap.scope.value}/{cap.subject}", whole=cap.limit_w, left=cap.limit_w - float(watts))
-        for cap, watts in zip(wide, drawn, strict=True)
-    )

@@ -21,8 +21,8 @@ import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
 from solvers.domain.evidence import Fact, Insight, ReasonCode, Relaxation, Resource, ShadowPrice
-from solvers.domain.grouping import summed
-from solvers.domain.ids import DeviceId, GpuTypeName, ProjectName, WorkloadId
+from solvers.domain.grouping import grouped, summed
+from solvers.domain.ids import GpuTypeName, ProjectName, WorkloadId
 from solvers.domain.plan import Plan, Unplaced
 from solvers.domain.workload import WorkloadKind
 from solvers.planners.joint.explain.candidates import candidates_of
@@ -369,19 +369,18 @@ class _Teller:
 
     def _yielding(self, need: Need, ask: Ask) -> list[Relaxation]:
         """The workload of lowest priority below it that could leave it devices of its own, and what it would lose."""
-        others = {item.workload: item for item in self.needs.values() if item.priority < need.priority}
-        on: dict[DeviceId, set[WorkloadId]] = {}
-        for item in self.plan.assignments:
-            on.setdefault(item.device, set()).add(item.workload)
-        asked = [other for other in others.values() if other.workload in self.room.held]
+        others = [item for item in self.needs.values() if item.priority < need.priority]
+        on = grouped(self.plan.assignments, lambda item: item.device)
+        asked = [other for other in others if other.workload in self.room.held]
         for other in sorted(asked, key=lambda item: (item.priority, item.workload))[:YIELD_MAX]:
-            own = [item for item in self.room.held[other.workload] if on[item.device] == {other.workload}]
+            mine = self.room.held[other.workload]
+            own = [item for item in mine if all(at.workload == other.workload for at in on[item.device])]
             own.sort(key=lambda item: (item.capacity_rps, item.replica))
             for count in sorted({1, len(own) // 2, len(own)} - {0}):
                 cells = self.room.cells_of(item.device for item in own[:count])
                 if cells and settle(self.room, [ask], frozenset(), cells) is not None:
                     lost = sum(item.capacity_rps for item in own[:count])
-                    served = sum(item.capacity_rps for item in self.room.held[other.workload])
+                    served = sum(item.capacity_rps for item in mine)
                     return [
                         Relaxation(
                             resource=Resource.RATE_RPS,

@@ -17,6 +17,7 @@ import numpy as np
 from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.domain.device import ColocationClass
 from solvers.domain.evidence import Fact, Reason, ReasonCode
+from solvers.domain.grouping import grouped
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName, ReplicaId, WorkloadId
 from solvers.domain.plan import Assignment
 from solvers.domain.policy import CostBasis
@@ -153,7 +154,7 @@ def _patterns(
     clocks = {item.device: item.clock_mhz_sm for item in picture.target.settings}
     found: Counter[tuple[int, int, tuple[Member, ...]]] = Counter()
     for pool, devices in enumerate(pools.devices):
-        listed = problem.kind_clock_mhz[problem.kind_pool == pool]
+        listed = problem.clocks_mhz(pool)
         for device in devices:
             stands = standing.get(device, ())
             members = sorted(
@@ -161,7 +162,7 @@ def _patterns(
             )
             if members and len(members) == len(stands):
                 clock = clocks.get(device) or 0
-                clock = clock if clock in listed else int(listed[-1])
+                clock = clock if clock in listed else listed[-1]
                 found[pool, clock, tuple(members)] += 1
     made, judge = [], Judge(problem)
     for (pool, clock, held), count in sorted(found.items()):
@@ -349,7 +350,7 @@ def _workloads(
     draft: _Draft, left: tuple[Left, ...], variants: tuple[Variant, ...], rates: Floats
 ) -> tuple[Workload, ...]:
     """Workloads with what it is worth to serve them. `rates`: pool x variant, the most a whole device gives."""
-    price = np.array([draft.pools.pools[row].usd_per_h for row in range(len(draft.pools.pools))])
+    price = np.array([pool.usd_per_h for pool in draft.pools.pools])
     most, cost = np.zeros(len(left)), np.full(len(left), np.inf)
     of = np.array([item.workload for item in variants], dtype=np.int64)
     np.maximum.at(most, of, rates.max(axis=0, initial=0.0))
@@ -381,10 +382,7 @@ def _job(draft: _Draft, made: Workload, job: TrainingJob, need: Need, most_rps: 
 def _refusals(draft: _Draft) -> Iterator[tuple[tuple[WorkloadId, GpuTypeName], Reason]]:
     """For every workload and type of the catalogue without any chance, the rule or the number that leaves none."""
     measured = {(model, layer.gpu_type) for layer in draft.layers for model in layer.models}
-    of: dict[int, list[int]] = {}
-    for column, variant in enumerate(draft.variants):
-        of.setdefault(variant.workload, []).append(column)
-    able = draft.able
+    of, able = grouped(range(len(draft.variants)), lambda column: draft.variants[column].workload), draft.able
     for gpu_type in sorted(item.name for item in draft.picture.gpu_types):
         pools = [row for row, pool in enumerate(draft.pools.pools) if pool.gpu_type == gpu_type]
         some = np.asarray(able[pools].any(axis=0), dtype=bool)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from solvers.domain.arrays import Whole
+from solvers.domain.arrays import Floats, Whole
 from solvers.domain.device import ColocationClass, DeviceMode, PowerScope, Taint, is_offered
 from solvers.domain.grouping import grouped
 from solvers.domain.ids import DeviceId, WorkloadId
@@ -91,23 +91,18 @@ def pools_of(snapshot: Snapshot, fleet: Fleet, held: Iterable[DeviceId], *, by_f
     domains = [
         item for item in _domains(snapshot, fleet, base) if base.limit_w[item.devices].sum() > item.limit_w + DUST_W
     ]
-    signature = _signatures(base, domains)
-    chosen = np.flatnonzero(base.group >= 0)
-    keys = sorted({(int(base.group[item]), signature[item]) for item in chosen})
-    number = {key: index for index, key in enumerate(keys)}
-    pool_of = np.full(len(fleet.devices), -1, dtype=np.int64)
-    pool_of[chosen] = [number[int(base.group[item]), signature[item]] for item in chosen]
-    members: list[list[int]] = [[] for _ in keys]
-    for item in chosen:
-        members[pool_of[item]].append(int(item))
-    pools = []
+    chosen, pool_of = np.flatnonzero(base.group >= 0), np.full(len(fleet.devices), -1, dtype=np.int64)
+    alike = np.column_stack([base.group, *_signatures(base, domains)])[chosen]
+    keys, number = np.unique(alike, axis=0, return_inverse=True)
+    pool_of[chosen] = number.ravel()
+    members, pools = [np.flatnonzero(pool_of == index).tolist() for index in range(len(keys))], []
     for index, items in enumerate(members):
         pool = _pool(fleet, items[0], float(base.limit_w[items[0]]))
         domain = pool.failure_domain if by_failure_domain else 0
         pools.append(replace(pool, name=f"{pool.name}-{index}", devices=len(items), failure_domain=domain))
     return Pools(
         pools=tuple(pools),
-        traits=tuple(base.traits[group] for group, _ in keys),
+        traits=tuple(base.traits[group] for group in keys[:, 0]),
         devices=tuple(tuple(fleet.devices[item].id for item in items) for items in members),
         caps=tuple(_caps(domains, pool_of, base, len(keys))),
     )
@@ -119,19 +114,11 @@ class _Base:
     def __init__(self, snapshot: Snapshot, fleet: Fleet, held: set[DeviceId], *, by_failure_domain: bool) -> None:
         # Of each device its group (-1: in no pool) and its limit; of each group what it has in common.
         self.group = np.full(len(fleet.devices), -1, dtype=np.int64)
-        self.limit_w, self.traits = fleet.limit_w.copy(), list[PoolTraits]()
-        capped = {cap.subject: cap.limit_w for cap in snapshot.power_caps if cap.scope is PowerScope.DEVICE}
+        self.limit_w, self.traits = _limits_w(snapshot, fleet), list[PoolTraits]()
+        usable = fleet.usable & (fleet.closed == 0) & (fleet.clients_free > 0)
         seen: dict[tuple[object, ...], int] = {}
         for index, device in enumerate(fleet.devices):
-            usable = (
-                bool(fleet.usable[index])
-                and device.id not in held
-                and not fleet.closed[index]
-                and fleet.clients_free[index] > 0
-            )
-            if device.id in capped and capped[device.id] < self.limit_w[index]:
-                self.limit_w[index] = capped[device.id]
-            if not usable:
+            if not usable[index] or device.id in held:
                 continue
             key = (
                 int(fleet.class_of[index]),
@@ -150,6 +137,12 @@ class _Base:
             self.group[index] = seen[key]
 
 
+def _limits_w(snapshot: Snapshot, fleet: Fleet) -> Floats:
+    """By device, caps on it alone included."""
+    caps = {cap.subject: cap.limit_w for cap in snapshot.power_caps if cap.scope is PowerScope.DEVICE}
+    return np.minimum(fleet.limit_w, [caps.get(device.id, np.inf) for device in fleet.devices])
+
+
 def _domains(snapshot: Snapshot, fleet: Fleet, base: _Base) -> Iterable[_Domain]:
     """Nodes, racks and the cluster with a cap, less what devices outside pools draw in them."""
     draw_w = np.minimum(base.limit_w, fleet.idle_w + fleet.dynamic_w)
@@ -166,7 +159,7 @@ def _domains(snapshot: Snapshot, fleet: Fleet, base: _Base) -> Iterable[_Domain]
             yield _Domain(scope=cap.scope, subject=cap.subject, devices=pooled, limit_w=limit_w)
 
 
-def _signatures(base: _Base, domains: list[_Domain]) -> list[tuple[int, int]]:
+def _signatures(base: _Base, domains: list[_Domain]) -> tuple[Whole, Whole]:
     """Kind of node and number of rack of each device, -1 where no cap binds."""
     node_kind, rack = (np.full(len(base.group), -1, dtype=np.int64) for _ in range(2))
     kinds: dict[tuple[object, ...], int] = {}
@@ -175,7 +168,7 @@ def _signatures(base: _Base, domains: list[_Domain]) -> list[tuple[int, int]]:
             node_kind[domain.devices] = kinds.setdefault(_composition(domain, base), len(kinds))
         elif domain.scope is PowerScope.RACK:
             rack[domain.devices] = number
-    return [(int(kind), int(place)) for kind, place in zip(node_kind, rack, strict=True)]
+    return node_kind, rack
 
 
 def _composition(domain: _Domain, base: _Base) -> tuple[object, ...]:
@@ -290,7 +283,7 @@ def _rests(
     open_to = _open_places(fleet, on_device)
     everybody = tuple(sorted({item.workload for item in stays}))
     bearing = _Bearing(appraisal, {need.workload: need for need in needs_of(picture, everybody)})
-    caps = {cap.subject: cap.limit_w for cap in picture.power_caps if cap.scope is PowerScope.DEVICE}
+    limits_w = _limits_w(picture, fleet).tolist()
     # All in one look, for every workload.
     welcome = {need.workload: fleet.companions(need, open_to) for need in needs}
     found = {}
@@ -299,17 +292,16 @@ def _rests(
         counted = bearing.counted(on_device[device.id])
         if counted is None or not bearing.bear(device.id, counted, 0.0):
             continue
-        limit_w = min(float(fleet.limit_w[index]), caps.get(device.id, np.inf))
         company = bearing.appraisal.company[device.id]
         kind = fleet.class_at(index)
         found[device.id] = _Found(
             pool=replace(
-                _pool(fleet, index, limit_w),
+                _pool(fleet, index, limits_w[index]),
                 name=f"{kind.gpu_type}-rest",
                 # What replicas hold costs something, where not whole devices do.
                 usd_per_h=0.0 if picture.policy.cost_basis is CostBasis.DEVICE else kind.expected_usd_per_h,
                 idle_w=0.0,
-                limit_w=max(0.0, limit_w - float(fleet.idle_w[index] + fleet.dynamic_w[index])),
+                limit_w=max(0.0, limits_w[index] - float(fleet.idle_w[index] + fleet.dynamic_w[index])),
                 clients=1,
                 rest=True,
             ),

@@ -173,7 +173,9 @@ def fill(
     axes: Axes,
     types: dict[GpuTypeName, GpuType],
 ) -> Arrays:
-    """Arrays of all tables, with one row for every model where the problem has one for every variant."""
+    """Arrays of all tables, with one row for every model where the problem has one for every variant. No layer is of
+    other models.
+    """
     shape = (len(tables), len(models), len(axes.shares_pct), len(axes.batches))
     mean, tail, power = (np.full(shape, np.inf) for _ in range(3))
     memory, used = (np.full((shape[0], shape[1], shape[3]), np.inf) for _ in range(2))
@@ -183,9 +185,7 @@ def fill(
         for layer in by_type[table.gpu_type]:
             if layer.clock_mhz > table.clock_mhz:
                 break
-            known = np.array([item in place for item in layer.models]) & layer.measured.any(axis=(1, 2))
-            if not known.any():
-                continue
+            known: Flags = np.asarray(layer.measured.any(axis=(1, 2)))
             rows = np.array([place[item] for item, wanted in zip(layer.models, known, strict=True) if wanted])
             columns = np.searchsorted(axes.batches, layer.batches)
             chords = _Chords(layer, known, axes.shares_pct.astype(np.float64) * table.sm_part)

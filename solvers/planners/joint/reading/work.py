@@ -144,7 +144,7 @@ class Cells:
 
     arrays: Arrays
     tables: tuple[Table, ...]
-    types: Mapping[GpuTypeName, GpuType]
+    types: dict[GpuTypeName, GpuType]
 
 
 def put_job(cells: Cells, row: int, job: TrainingJob) -> None:
@@ -155,7 +155,7 @@ def put_job(cells: Cells, row: int, job: TrainingJob) -> None:
     single = int(np.searchsorted(arrays.batches, 1))
     for index, table in enumerate(cells.tables):
         gpu_type = types[table.gpu_type]
-        whole_per_s = iterations_per_s(job, dict(types), table.gpu_type) * table.sm_part
+        whole_per_s = iterations_per_s(job, types, table.gpu_type) * table.sm_part
         per_s = whole_per_s * part * table.clock_mhz / gpu_type.clock_mhz_sm_max
         arrays.mean_ms[index, row, inside, single] = 1000 / per_s
         arrays.tail_ms[index, row, inside, single] = 1000 / per_s

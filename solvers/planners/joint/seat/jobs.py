@@ -53,7 +53,7 @@ class _Option:
 def spread_jobs(seats: Seats, terms: Terms) -> None:
     """Seat all jobs anew, starting from where they stand."""
     works = seats.floor.problem.workloads
-    order = sorted(terms.job_most_pct, key=lambda job: (-works[job].priority, terms.job_left_s.get(job, 0.0), job))
+    order = sorted(terms.job_most_pct, key=lambda job: (-works[job].priority, terms.job_left_s[job], job))
     jobs = _Jobs(seats, terms)
     for device in range(len(seats.patterns)):
         jobs.clear(device)
@@ -130,7 +130,7 @@ class _Jobs:
     def _saved_s(self, job: int, place: _Place) -> float:
         """By how much sooner a job ends there, less what its restart must be worth."""
         now, then = self._speed(job, self.at[job]), self._speed(job, place)
-        left_s = self.terms.job_left_s.get(job, 0.0)
+        left_s = self.terms.job_left_s[job]
         launch_s = self._problem.variants[self._variant(job)].launch_s
         worth_s = RESTARTS_WORTH * launch_s if self.stood.get(job) == self.at[job] else 0.0
         return left_s / now - left_s / then - worth_s
@@ -140,7 +140,7 @@ class _Jobs:
         others = [item for item in self._jobs(self.seats.patterns[home]) if item[0] != job]
         if not others:
             return None
-        heir, share_pct = max(others, key=lambda item: (self.terms.job_left_s.get(item[0], 0.0), item))
+        heir, share_pct = max(others, key=lambda item: (self.terms.job_left_s[item[0]], item))
         most = share_pct + self.seats.spare_pct(home) + self.at[job].share_pct
         steps = self._steps(heir, home, min(self.terms.job_most_pct[heir], most))
         return (heir, _Place(device=home, share_pct=steps[-1])) if steps and steps[-1] > share_pct else None
@@ -167,9 +167,8 @@ class _Jobs:
     def _parts(self, job: int) -> Iterator[_Option]:
         """The same, less what others lose, where a job with only jobs beside it could give half."""
         for device, pattern in enumerate(self.seats.patterns):
-            others = self._jobs(pattern)
-            alone = pattern is not None and 0 < len(others) == len(pattern.variants)
-            if pattern is None or not alone or len(others) >= JOBS_PER_DEVICE_MAX:
+            others, beside = self._jobs(pattern), members_of(pattern)
+            if not 0 < len(others) == len(beside) < JOBS_PER_DEVICE_MAX:
                 continue
             at = max(range(len(others)), key=lambda number: (others[number][1], others[number][0]))
             other, share_pct = others[at]
@@ -178,8 +177,7 @@ class _Jobs:
             if steps:
                 now = self._speed(other, _Place(device=device, share_pct=share_pct))
                 lost = now - self._speed(other, _Place(device=device, share_pct=kept[0]))
-                place, beside = _Place(device=device, share_pct=steps[-1]), members_of(pattern)
-                beside[at] = beside[at][0], kept[0]
+                place, beside[at] = _Place(device=device, share_pct=steps[-1]), (beside[at][0], kept[0])
                 yield _Option(place=place, worth=self._speed(job, place) - lost, beside=tuple(beside))
 
     def _move(self, job: int, place: _Place) -> bool:

@@ -22,7 +22,7 @@ from solvers.domain.grouping import grouped
 from solvers.domain.ids import DeviceId
 from solvers.engines.deadline import Deadline, charge
 from solvers.planners.joint.seat.jobs import spread_jobs
-from solvers.planners.joint.seat.seats import DUST, DUST_W, Delta, Floor, Held, Move, Seats, Terms, members_of
+from solvers.planners.joint.seat.seats import DUST, DUST_W, Delta, Floor, Held, Move, Seats, Terms, members_of, without
 from solvers.planners.joint.seat.standing import (
     ended,
     make_before_break,
@@ -33,14 +33,14 @@ from solvers.planners.joint.seat.standing import (
     within_power,
 )
 from solvers.planners.joint.solve.improve import improved
-from solvers.planners.joint.solve.judge import Judge, Member
+from solvers.planners.joint.solve.judge import Judge
 from solvers.problems.joint import WHOLE_PCT, JointProblem
 from solvers.problems.patterns import Judged, Layout, Pattern, Patterns, Prices
 
 
 def seat(floor: Floor, layout: Layout, terms: Terms, at: Mapping[int, Pattern] | None = None) -> Seats:
     """`at`: contents that have their devices; then the layout is what may go anywhere."""
-    seats = Seats.empty(floor)
+    seats = Seats(floor)
     seated, loose = match(floor, layout) if at is None else (at, dict(zip(layout.patterns, layout.counts, strict=True)))
     for device, pattern in sorted(seated.items()):
         seats.put(device, pattern)
@@ -106,7 +106,7 @@ def _exchanged(before: Seats, problem: JointProblem, *, prices: Prices | None, s
     """Exchanged from these seats in the parts' problem, or one of fewer devices, where it ends as soon as everybody is
     served. What is where it was stays there; whatever else goes where fewest start.
     """
-    seats, parts, rest = Seats.empty(before.floor), before.floor.parts, list[tuple[int, Pattern]]()
+    seats, parts, rest = Seats(before.floor), before.floor.parts, list[tuple[int, Pattern]]()
     here = tuple(parts.inside(at, item) for at, item in enumerate(before.patterns) if item is not None)
     within = Deadline(EXCHANGE_PART * spare.time_left_s, EXCHANGE_UNITS)
     begun, serves = Layout(patterns=here, counts=(1,) * len(here)), problem is not parts.problem
@@ -139,50 +139,41 @@ def match(
     """Patterns on the devices where most of them stands already, and how many may go anywhere in their pool. Of equal
     contents those at a device's own clock first, where it is told.
     """
-    seated, loose = dict[int, Pattern](), dict[Pattern, int]()
-    of_pool: dict[int, Counter[Pattern]] = defaultdict(Counter)
-    for pattern, count in zip(layout.patterns, layout.counts, strict=True):
-        of_pool[int(floor.problem.kind_pool[pattern.kind])][pattern] += count
-    for pool in sorted(of_pool):
-        wanted = {pattern: of_pool[pool][pattern] for pattern in sorted(of_pool[pool], key=lambda item: item.key)}
-        standing = [device for device in floor.devices(pool) if device in floor.held]
-        _same(floor, wanted, standing, seated, clocks_mhz or {})
-        wanted = {pattern: count for pattern, count in wanted.items() if count}
-        _alike(floor, wanted, [device for device in standing if device not in seated], seated)
-        loose.update((pattern, count) for pattern, count in wanted.items() if count)
-    return seated, loose
+    wanted, seated = Counter[Pattern](), dict[int, Pattern]()
+    for pattern, count in sorted(zip(layout.patterns, layout.counts, strict=True), key=lambda item: item[0].key):
+        wanted[pattern] += count
+    _same(floor, wanted, seated, clocks_mhz or {})
+    _alike(floor, wanted, seated)
+    return seated, +wanted
 
 
 def _same(
-    floor: Floor,
-    wanted: dict[Pattern, int],
-    standing: Iterable[int],
-    seated: dict[int, Pattern],
-    clocks_mhz: Mapping[DeviceId, int],
+    floor: Floor, wanted: Counter[Pattern], seated: dict[int, Pattern], clocks_mhz: Mapping[DeviceId, int]
 ) -> None:
     """Devices whose contents are wanted just so; less is wanted then."""
-    like = grouped(standing, lambda device: tuple((item.variant, item.share_pct) for item in floor.held[device]))
+    problem, pool_of = floor.problem, floor.pool_of.tolist()
+    like = grouped(floor.held, lambda at: (pool_of[at], *((item.variant, item.share_pct) for item in floor.held[at])))
     for pattern, count in wanted.items():
-        networks = floor.problem.networks(pattern.variants)
-        places = like.get(tuple(zip(networks, pattern.shares_pct, strict=True)), [])
+        members = zip(problem.networks(pattern.variants), pattern.shares_pct, strict=True)
+        places = like[int(problem.kind_pool[pattern.kind]), *members]
         # A clock is changed in place, but may be what a node's power bears.
-        clock = int(floor.problem.kind_clock_mhz[pattern.kind])
+        clock = int(problem.kind_clock_mhz[pattern.kind])
         places.sort(key=lambda device: clocks_mhz.get(floor.names[device]) != clock)
         seated.update(dict.fromkeys(places[:count], pattern))
         wanted[pattern] -= len(places[:count])
         del places[:count]
 
 
-def _alike(floor: Floor, wanted: dict[Pattern, int], standing: Iterable[int], seated: dict[int, Pattern]) -> None:
+def _alike(floor: Floor, wanted: Counter[Pattern], seated: dict[int, Pattern]) -> None:
     """Devices where most launch seconds are saved; less is wanted then."""
-    where: dict[int, list[int]] = defaultdict(list)
-    for device in standing:
+    where: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for device in floor.held.keys() - seated:
         for variant in {item.variant for item in floor.held[device]}:
-            where[variant].append(device)
-    patterns, pairs = list(wanted), list[tuple[float, int, int]]()
+            where[int(floor.pool_of[device]), variant].append(device)
+    patterns, pairs = list(+wanted), list[tuple[float, int, int]]()
     for row, pattern in enumerate(patterns):
-        networks = floor.problem.networks(pattern.variants)
-        for device in {device for network in set(networks) for device in where.get(network, ())}:
+        networks, pool = floor.problem.networks(pattern.variants), int(floor.problem.kind_pool[pattern.kind])
+        for device in {device for network in set(networks) for device in where[pool, network]}:
             pairs.append((-saved_s(pattern, networks, floor.held[device]), row, device))
     for _, row, device in sorted(pairs):
         if wanted[patterns[row]] and device not in seated:
@@ -308,7 +299,7 @@ class _Drafts:
         """One replica more on this device where there is a place, or one that is there with more share."""
         problem, before, pool = seats.floor.problem, seats.patterns[device], int(seats.floor.pool_of[device])
         members, allowed = members_of(before), self.mine[problem.allowed[pool, self.mine]].tolist()
-        fit = problem.shares_pct[problem.shares_pct <= WHOLE_PCT - sum(share for _, share in members)]
+        fit = problem.shares_pct[problem.shares_pct <= seats.spare_pct(device)]
         if not len(fit):
             return
         steps = fit[np.unique(np.linspace(0, len(fit) - 1, SHARES_MAX).round().astype(np.int64))].tolist()
@@ -317,16 +308,14 @@ class _Drafts:
             if before is None
             else problem.like(pool, int(problem.kind_clock_mhz[before.kind]))
         )
-        judge, fresh = seats.floor.judge, list[tuple[int, list[Member]]]()
-        room = len(members) < min(judge.width, problem.pools[pool].clients)
-        for share, kind, variant in product(steps, kinds, allowed if room else ()):
-            fresh.append((kind, [*members, (variant, share)]))
-        grown = [place for place, (variant, _) in enumerate(members) if variant in allowed]
-        for more, kind, place in product(steps, kinds, grown):
+        judge, room = seats.floor.judge, len(members) < min(seats.floor.judge.width, problem.pools[pool].clients)
+        every = product(steps, kinds, allowed if room else ())
+        fresh = [(kind, [*members, (variant, share)]) for share, kind, variant in every]
+        for more, kind, place in product(steps, kinds, range(len(members))):
             variant, share = members[place]
-            fresh.append((kind, [*members[:place], (variant, share + more), *members[place + 1 :]]))
-        kinds, contents = [kind for kind, _ in fresh], [listed for _, listed in fresh]
-        judged = judge.judge(Patterns.listed(kinds, contents, judge.width))
+            if variant in allowed:
+                fresh.append((kind, [*without(members, place), (variant, share + more)]))
+        judged = judge.judge(Patterns.listed([kind for kind, _ in fresh], [kept for _, kept in fresh], judge.width))
         rps = (judged.capacity_rps * np.isin(judged.rows.variants, self.mine)).sum(axis=1)
         usd_now = 0.0 if before is None else before.usd_per_h
         emptied = seats.change(Move(device=device, after=None)).get(self.workload, Delta())
@@ -349,13 +338,11 @@ class _Drafts:
 
 def _few(seats: Seats, devices: Iterable[int], variants: list[int]) -> tuple[list[int], list[int]]:
     """Devices that carry the workload already and those with most share left, a few; and the empty ones."""
-    used: list[tuple[int, int]] = []
-    empty: list[tuple[float, int]] = []
+    used, empty = list[tuple[int, int]](), list[tuple[float, int]]()
     for device in devices:
-        pattern = seats.patterns[device]
-        if pattern is None:
+        now = {variant for variant, _ in members_of(seats.patterns[device])}
+        if now:
+            used.append((-WHOLE_PCT if now.intersection(variants) else -seats.spare_pct(device), device))
+        else:
             empty.append((-seats.left_at(device), device))
-            continue
-        carries = any(variant in variants for variant in pattern.variants)
-        used.append((-100 if carries else sum(pattern.shares_pct), device))
     return [device for _, device in sorted(used)[:USED_MAX]], [device for _, device in sorted(empty)]

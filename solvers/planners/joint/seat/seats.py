@@ -10,7 +10,6 @@ power, memory, the other workloads' rates, budgets and quotas bear a move that g
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,7 +25,7 @@ from solvers.planners.joint.reading.formulation import Reading
 from solvers.planners.joint.seat.parts import Parts
 from solvers.planners.joint.solve.judge import Judge, Member
 from solvers.problems.fleet import Fleet, under
-from solvers.problems.joint import JointProblem
+from solvers.problems.joint import WHOLE_PCT, JointProblem
 from solvers.problems.patterns import Judged, Pattern, Patterns
 
 NO_DOMAIN = -1
@@ -104,8 +103,9 @@ class Floor:
 
     def dynamic_w(self, pattern: Pattern | None) -> float:
         """What a device with this pattern draws above idle."""
-        idle_w = 0.0 if pattern is None else self.judge.idle_w[self.problem.kind_pool[pattern.kind]]
-        return 0.0 if pattern is None else pattern.draw_w - float(idle_w)
+        return (
+            0.0 if pattern is None else pattern.draw_w - float(self.judge.idle_w[self.problem.kind_pool[pattern.kind]])
+        )
 
 
 def floor_of(reading: Reading) -> Floor:
@@ -167,7 +167,7 @@ class Terms:
     job_most_pct: Mapping[int, int]
     """By workload, the share that each job may grow to."""
     job_left_s: Mapping[int, float] = field(default_factory=dict)
-    """What each has still to do, in seconds of a whole GPU of its reference type; left out: unknown."""
+    """What each has still to do, in seconds of a whole GPU of its reference type."""
     jobs_first: bool = False
     """Whether how fast jobs run counts before what devices cost."""
     capacity: bool = False
@@ -205,50 +205,30 @@ class Delta:
     share_pct: int = 0
 
 
-@dataclass(slots=True, kw_only=True)
 class Seats:
-    """Mutable books of one seating."""
+    """Mutable books of one seating; at first no device carries anything."""
 
-    floor: Floor
-    patterns: list[Pattern | None]
-    left_w: Floats
-    """Of each power domain; below 0 where it is exceeded."""
-    served_rps: Floats
-    replicas: list[int]
-    """Of each workload."""
-    quotas: Mapping[str, float] = field(default_factory=dict)
-    """GPUs left to projects that have a quota."""
-    kept: Mapping[int, Sequence[Held]] = field(default_factory=dict)
-    """By device, replicas that go on there until they are replaced elsewhere."""
-
-    @staticmethod
-    def empty(floor: Floor) -> Seats:
-        """No device carries anything."""
+    def __init__(self, floor: Floor) -> None:
         workloads = len(floor.problem.workloads)
-        return Seats(
-            floor=floor,
-            patterns=[None] * len(floor.names),
-            left_w=floor.room_w.copy(),
-            served_rps=np.zeros(workloads),
-            replicas=[0] * workloads,
-            quotas=dict(floor.problem.quotas),
-        )
+        self.floor = floor
+        self.patterns: list[Pattern | None] = [None] * len(floor.names)
+        # Of each power domain; below 0 where it is exceeded.
+        self.left_w = floor.room_w.copy()
+        # Of each workload, at last by the pools that it has shares of.
+        self.served_rps, self.replicas = np.zeros(workloads), [0] * workloads
+        self.held_pct: Whole = np.zeros((workloads, len(floor.problem.pools)), dtype=np.int64)
+        # By device, replicas that go on there until they are replaced elsewhere.
+        self.kept: Mapping[int, Sequence[Held]] = {}
 
     def put(self, device: int, pattern: Pattern | None) -> None:
-        self._book(device, self.patterns[device], -1)
-        self.patterns[device] = pattern
-        self._book(device, pattern, 1)
-
-    def _book(self, device: int, pattern: Pattern | None, sign: int) -> None:
-        if pattern is None:
-            return
-        problem = self.floor.problem
+        more_w, pool = self.floor.dynamic_w(pattern) - self.dynamic_w(device), int(self.floor.pool_of[device])
         for domain in self.floor.domains[device]:
-            self.left_w[domain] -= sign * self.floor.dynamic_w(pattern)
-        for variant, capacity in zip(pattern.variants, pattern.capacity_rps, strict=True):
-            workload = problem.variants[variant].workload
-            self.served_rps[workload] += sign * capacity
-            self.replicas[workload] += sign
+            self.left_w[domain] -= more_w
+        for workload, delta in self.change(Move(device=device, after=pattern)).items():
+            self.served_rps[workload] += delta.rps
+            self.replicas[workload] += delta.replicas
+            self.held_pct[workload, pool] += delta.share_pct
+        self.patterns[device] = pattern
 
     def dynamic_w(self, device: int) -> float:
         """What a device draws above idle."""
@@ -263,7 +243,7 @@ class Seats:
 
     def spare_pct(self, device: int) -> int:
         """Share of a device that is not planned."""
-        return 100 - sum(share for _, share in members_of(self.patterns[device]))
+        return WHOLE_PCT - sum(share for _, share in members_of(self.patterns[device]))
 
     def short_rps(self, workload: int) -> float:
         """What of a workload's rate is left unserved."""
@@ -297,13 +277,10 @@ class Seats:
         of = self.floor.problem.variants
         found: dict[int, Delta] = {}
         for pattern, sign in ((self.patterns[move.device], -1), (move.after, 1)):
-            if pattern is None:
-                continue
-            for variant, share, capacity in zip(
-                pattern.variants, pattern.shares_pct, pattern.capacity_rps, strict=True
-            ):
+            rates_rps = () if pattern is None else pattern.capacity_rps
+            for (variant, share), rate_rps in zip(members_of(pattern), rates_rps, strict=True):
                 delta = found.setdefault(of[variant].workload, Delta())
-                delta.rps += sign * capacity
+                delta.rps += sign * rate_rps
                 delta.replicas += sign
                 delta.share_pct += sign * share
         return found
@@ -349,36 +326,24 @@ class Seats:
 
     def affords(self, move: Move, workload: int) -> bool:
         """Whether the workload's bound on replicas, its budget and its project's quota bear it."""
-        delta, work = self.change(move).get(workload, Delta()), self.floor.problem.workloads[workload]
-        if self.replicas[workload] + delta.replicas > work.replicas_max:
-            return False
-        pool = self.floor.problem.pools[int(self.floor.pool_of[move.device])]
-        if np.isfinite(work.budget_usd_per_h):
-            usd_per_pct = self.floor.problem.budget_usd[self.floor.pool_of[move.device]] / 100
-            if self.spent_usd()[workload] + usd_per_pct * delta.share_pct > work.budget_usd_per_h + DUST_USD:
-                return False
-        quota, gpus = self.quotas.get(work.project), pool.gpu_part * delta.share_pct / 100
-        return quota is None or gpus <= 0 or self.gpus()[work.project] + gpus <= quota + DUST
+        problem, pool = self.floor.problem, int(self.floor.pool_of[move.device])
+        delta, work = self.change(move).get(workload, Delta()), problem.workloads[workload]
+        quota, gpus = dict(problem.quotas).get(work.project), gpus_of(problem, pool, delta)
+        return (
+            self.replicas[workload] + delta.replicas <= work.replicas_max
+            and self.spent_usd(workload) + usd_of(problem, pool, delta) <= work.budget_usd_per_h + DUST_USD
+            and (quota is None or gpus <= 0 or self.gpus(work.project) + gpus <= quota + DUST)
+        )
 
-    def spent_usd(self) -> dict[int, float]:
-        """What the replicas of each workload cost, likewise."""
+    def spent_usd(self, workload: int) -> float:
+        """What a workload's replicas cost by share, as budgets count."""
+        return float(self.held_pct[workload] @ self.floor.problem.budget_usd) / WHOLE_PCT
+
+    def gpus(self, project: str) -> float:
+        """What a project has of whole GPUs, as quotas count."""
         problem = self.floor.problem
-        total = dict.fromkeys(range(len(problem.workloads)), 0.0)
-        for pattern in self.patterns:
-            if pattern is not None:
-                for workload in set(problem.variant_workload[list(pattern.variants)].tolist()):
-                    total[workload] += usd_of(problem, pattern, workload)
-        return total
-
-    def gpus(self) -> dict[str, float]:
-        """What projects have of whole GPUs, as quotas count."""
-        problem, total = self.floor.problem, defaultdict[str, float](float)
-        for pattern in self.patterns:
-            for variant, share in members_of(pattern):
-                assert pattern is not None
-                part = problem.pools[int(problem.kind_pool[pattern.kind])].gpu_part
-                total[problem.workloads[problem.variants[variant].workload].project] += part * share / 100
-        return total
+        mine = [number for number, work in enumerate(problem.workloads) if work.project == project]
+        return float((self.held_pct[mine] @ [pool.gpu_part for pool in problem.pools]).sum()) / WHOLE_PCT
 
     def worth(self, launch_usd_per_s: float, restart_part: float) -> float:
         """$/h of all devices, of what is left unserved, and of what must start: each launch by its seconds, and a part
@@ -395,28 +360,14 @@ class Seats:
         return total + sum(self._lack_usd(number, Delta()) for number in range(len(problem.workloads)))
 
 
-def usd_of(problem: JointProblem, pattern: Pattern | None, workload: int) -> float:
-    """What one workload's replicas on a device cost by share, as budgets count."""
-    if pattern is None:
-        return 0.0
-    return float(problem.budget_usd[problem.kind_pool[pattern.kind]]) * _part_of(problem, pattern, workload)
+def usd_of(problem: JointProblem, pool: int, delta: Delta) -> float:
+    """What share on devices of a pool costs, as budgets count."""
+    return float(problem.budget_usd[pool]) * delta.share_pct / WHOLE_PCT
 
 
-def gpus_of(problem: JointProblem, pattern: Pattern | None, workload: int) -> float:
-    """What one workload's replicas on a device have of whole GPUs, as quotas count."""
-    if pattern is None:
-        return 0.0
-    return problem.pools[int(problem.kind_pool[pattern.kind])].gpu_part * _part_of(problem, pattern, workload)
-
-
-def _part_of(problem: JointProblem, pattern: Pattern, workload: int) -> float:
-    """Of a device: the shares of one workload's replicas."""
-    members = members_of(pattern)
-    return sum(part for variant, part in members if problem.variants[variant].workload == workload) / 100
-
-
-def replicas_of(problem: JointProblem, pattern: Pattern | None, workload: int) -> int:
-    return sum(problem.variants[variant].workload == workload for variant, _ in members_of(pattern))
+def gpus_of(problem: JointProblem, pool: int, delta: Delta) -> float:
+    """What it is of whole GPUs, as quotas count."""
+    return problem.pools[pool].gpu_part * delta.share_pct / WHOLE_PCT
 
 
 def members_of(pattern: Pattern | None) -> list[Member]:

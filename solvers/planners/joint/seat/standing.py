@@ -9,28 +9,28 @@ a domain or a budget is exceeded patterns change places, then replicas become sm
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import count
+from functools import partial
+from itertools import chain, count, product
 
 import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
-from solvers.domain.grouping import grouped
+from solvers.domain.grouping import grouped, summed
 from solvers.domain.ids import DeviceId
 from solvers.planners.joint.seat.seats import (
     DUST,
     DUST_USD,
     DUST_W,
     NO_DOMAIN,
+    Delta,
     Floor,
     Held,
     Move,
     Seats,
     gpus_of,
     members_of,
-    replicas_of,
     usd_of,
     without,
 )
@@ -64,24 +64,18 @@ def breaks_usd(seats: Seats, period_s: float) -> float:
 
 def interruptions(seats: Seats) -> dict[int, tuple[float, float]]:
     """By workload that interrupts: the rate that is missing, and for how many seconds."""
-    floor, problem = seats.floor, seats.floor.problem
-    stands_rps: dict[int, float] = defaultdict(float)
-    lost_rps: dict[int, float] = defaultdict(float)
-    launch_s: dict[int, float] = defaultdict(float)
-    for device, held in floor.held.items():
-        for item in held:
-            stands_rps[problem.variants[item.variant].workload] += item.capacity_rps
-        for item in ended(seats, device, seats.patterns[device]):
-            workload = problem.variants[item.variant].workload
-            lost_rps[workload] += item.capacity_rps
-            launch_s[workload] = max(launch_s[workload], item.launch_s)
-    found = dict[int, tuple[float, float]]()
-    for workload in sorted(lost_rps):
-        least = problem.workloads[workload].rate_least_rps
-        before, after = stands_rps[workload], stands_rps[workload] - lost_rps[workload]
-        missing_rps = min(least, before) - min(least, after)
+    floor, problem, found = seats.floor, seats.floor.problem, dict[int, tuple[float, float]]()
+
+    def owner(item: Held) -> int:
+        return problem.variants[item.variant].workload
+
+    stands_rps = summed(chain.from_iterable(floor.held.values()), owner, lambda item: item.capacity_rps)
+    ends = grouped((item for at in floor.held for item in ended(seats, at, seats.patterns[at])), owner)
+    for workload, items in sorted(ends.items()):
+        least, before = problem.workloads[workload].rate_least_rps, stands_rps[workload]
+        missing_rps = min(least, before) - min(least, before - sum(item.capacity_rps for item in items))
         if missing_rps > 0.0:
-            found[workload] = missing_rps, launch_s[workload]
+            found[workload] = missing_rps, max(item.launch_s for item in items)
     return found
 
 
@@ -126,7 +120,7 @@ def make_before_break(seats: Seats, jobs: Collection[int] = ()) -> None:
 
 def seated_as(floor: Floor, contents: Iterable[tuple[DeviceId, Pattern]]) -> Seats:
     """With these contents, on devices that are still there."""
-    seats, number = Seats.empty(floor), {name: at for at, name in enumerate(floor.names)}
+    seats, number = Seats(floor), {name: at for at, name in enumerate(floor.names)}
     for name, pattern in contents:
         if number.get(name) in floor.devices(int(floor.problem.kind_pool[pattern.kind])):
             seats.put(number[name], pattern)
@@ -191,12 +185,12 @@ def _missing(seats: Seats, toward: Seats, missing_rps: Floats) -> JointProblem:
 
 def lawful(seats: Seats) -> bool:
     """Whether power, bounds on replicas, budgets and quotas bear it."""
-    works, spent, has = seats.floor.problem.workloads, seats.spent_usd(), seats.gpus()
+    works = seats.floor.problem.workloads
     return (
         not (seats.left_w < -DUST_W).any()
         and all(seats.replicas[number] <= work.replicas_max for number, work in enumerate(works))
-        and all(spent[number] <= work.budget_usd_per_h + DUST_USD for number, work in enumerate(works))
-        and all(has[project] <= quota + DUST for project, quota in seats.floor.problem.quotas)
+        and all(seats.spent_usd(number) <= work.budget_usd_per_h + DUST_USD for number, work in enumerate(works))
+        and all(seats.gpus(project) <= quota + DUST for project, quota in seats.floor.problem.quotas)
     )
 
 
@@ -274,36 +268,31 @@ def within_bounds(seats: Seats) -> None:
     beyond their quota. Bounds may have come since it was placed.
     """
     problem = seats.floor.problem
-    works = problem.workloads
-    for number, work in enumerate(works):
+    for number, work in enumerate(problem.workloads):
         more = float(seats.replicas[number] - work.replicas_max)
-        _take(seats, [number], more, lambda at, pattern: replicas_of(problem, pattern, at))
-    bounded = [number for number, work in enumerate(works) if np.isfinite(work.budget_usd_per_h)]
-    spent = seats.spent_usd() if bounded else {}
-    for number in bounded:
-        more = spent[number] - works[number].budget_usd_per_h
-        _take(seats, [number], more, lambda at, pattern: usd_of(problem, pattern, at))
-    gpus = seats.gpus() if problem.quotas else {}
+        _take(seats, [number], more, lambda _, delta: delta.replicas)
+    for number, work in enumerate(problem.workloads):
+        more = seats.spent_usd(number) - work.budget_usd_per_h
+        _take(seats, [number], more, partial(usd_of, problem))
     for project, quota in problem.quotas:
-        mine = [number for number, work in enumerate(works) if work.project == project]
-        _take(seats, mine, gpus[project] - quota, lambda at, pattern: gpus_of(problem, pattern, at))
+        mine = [number for number, work in enumerate(problem.workloads) if work.project == project]
+        _take(seats, mine, seats.gpus(project) - quota, partial(gpus_of, problem))
 
 
-def _take(seats: Seats, workloads: list[int], more: float, of: Callable[[int, Pattern | None], float]) -> None:
-    """From these workloads, until they have so much less of something, which is told by workload and contents. Of many
-    replicas whole ones end, several at a time.
+def _take(seats: Seats, workloads: list[int], more: float, of: Callable[[int, Delta], float]) -> None:
+    """From these workloads, until they have so much less of something, which is told by pool and what a move adds. Of
+    many replicas whole ones end, several at a time.
     """
     mine = frozenset(workloads)
     while more > DUST_USD:
         few = sum(seats.replicas[number] for number in workloads) <= FEW
-        reliefs = [
-            _Relief(move=Move(device=device, after=after), saved=of(number, before) - of(number, after), loss_usd=0.0)
-            for device, before in enumerate(seats.patterns)
-            if before is not None
-            for number in sorted(mine & {seats.floor.problem.variants[variant].workload for variant in before.variants})
-            for after in _less(seats.floor, before, number, smaller=few)
-        ]
-        useful = [replace(item, loss_usd=seats.loss_usd(item.move)) for item in reliefs if item.saved > DUST_USD]
+        moves = chain.from_iterable(_less(seats, device, mine, smaller=few) for device in range(len(seats.patterns)))
+        useful = list[_Relief]()
+        for move in moves:
+            pool, changed = int(seats.floor.pool_of[move.device]), seats.change(move).items()
+            saved = -sum(of(pool, delta) for number, delta in changed if number in mine)
+            if saved > DUST_USD:
+                useful.append(_Relief(move=move, saved=saved, loss_usd=seats.loss_usd(move)))
         taken = set[int]()
         for relief in sorted(useful, key=lambda item: _lost(item, more))[: 1 if few else max(1, len(useful) // 8)]:
             if relief.move.device not in taken and more > DUST_USD:
@@ -314,20 +303,19 @@ def _take(seats: Seats, workloads: list[int], more: float, of: Callable[[int, Pa
             return
 
 
-def _less(floor: Floor, before: Pattern, workload: int, *, smaller: bool) -> Iterator[Pattern | None]:
-    """Contents with one replica of the workload less, or a smaller one."""
+def _less(seats: Seats, device: int, workloads: frozenset[int], *, smaller: bool) -> Iterator[Move]:
+    """Contents with one replica of these workloads less, or a smaller one."""
+    before, problem = seats.patterns[device], seats.floor.problem
     members = members_of(before)
     for place, (variant, share) in enumerate(members):
-        if floor.problem.variants[variant].workload != workload:
+        if before is None or problem.variants[variant].workload not in workloads:
             continue
         rest = without(members, place)
-        if not rest:
-            yield None
-        steps = (int(step) for step in floor.problem.shares_pct if smaller and step < share)
+        steps = (int(step) for step in problem.shares_pct if smaller and step < share)
         for kept in (rest, *([*rest, (variant, step)] for step in steps)):
-            after = floor.judge.one(before.kind, kept)
-            if after is not None:
-                yield after
+            after = seats.floor.judge.one(before.kind, kept)
+            if after is not None or not kept:
+                yield Move(device=device, after=after)
 
 
 def within_power(seats: Seats) -> bool:
@@ -360,26 +348,18 @@ def _stays(seats: Seats, device: int) -> int:
 
 def _lighter(seats: Seats, device: int) -> Iterator[_Relief]:
     """A device at a lower clock, or with one replica less."""
-    before = seats.patterns[device]
+    before, problem = seats.patterns[device], seats.floor.problem
     if before is None:
         return
-    for after in _slower_or_fewer(seats.floor, before):
-        saved_w = seats.dynamic_w(device) - seats.floor.dynamic_w(after)
-        if saved_w > DUST_W:
-            move = Move(device=device, after=after)
+    pool, clock, members = problem.kind_pool[before.kind], problem.kind_clock_mhz[before.kind], members_of(before)
+    slower = np.flatnonzero((problem.kind_pool == pool) & (problem.kind_clock_mhz < clock)).tolist()
+    fewer = [without(members, place) for place in range(len(members))]
+    for kind, kept in (*product(slower, [members]), *product([before.kind], fewer)):
+        move = Move(device=device, after=seats.floor.judge.one(kind, kept))
+        saved_w = seats.dynamic_w(device) - seats.floor.dynamic_w(move.after)
+        if (move.after is not None or not kept) and saved_w > DUST_W:
             lost = seats.loss_usd(move) + 0.01 * (before.usd_per_h + sum(before.capacity_rps) * DUST_W)
             yield _Relief(move=move, saved=saved_w, loss_usd=max(lost, DUST_W))
-
-
-def _slower_or_fewer(floor: Floor, before: Pattern) -> Iterator[Pattern | None]:
-    problem, members = floor.problem, members_of(before)
-    pool, clock = problem.kind_pool[before.kind], problem.kind_clock_mhz[before.kind]
-    slower = np.flatnonzero((problem.kind_pool == pool) & (problem.kind_clock_mhz < clock)).tolist()
-    yield from (item for kind in slower if (item := floor.judge.one(kind, members)) is not None)
-    if len(members) == 1:
-        yield None
-    fewer = (floor.judge.one(before.kind, without(members, place)) for place in range(len(members)))
-    yield from (item for item in fewer if item is not None)
 
 
 def _swap(seats: Seats, domain: int, inside: Whole, stays: Whole) -> list[int]:

@@ -41,7 +41,7 @@ PLENTY = Deadline(3600.0)
 def seated(
     of: JointProblem, *contents: tuple[tuple[int, int], ...], stands: dict[int, list[Held]] | None = None
 ) -> Seats:
-    seats = Seats.empty(floor(of, stands))
+    seats = Seats(floor(of, stands))
     for device, members_of in enumerate(contents):
         seats.put(device, pattern(of, *members_of))
     return seats
@@ -121,7 +121,7 @@ def test_a_cap_on_power_is_kept() -> None:
 def test_two_devices_of_a_node_take_no_more_than_it_bears_together() -> None:
     of = two()
     of = replace(of, power_w=of.power_w * np.array([1.0, 0.8])[None, :, None, None])
-    seats = Seats.empty(floor(of, nodes=(2, 160.0)))
+    seats = Seats(floor(of, nodes=(2, 160.0)))
     seats.put(0, pattern(of, (1, 40)))
     seats.put(1, pattern(of, (0, 40)))
     fill(seats, MORE, PLENTY, {})
@@ -233,7 +233,7 @@ def test_what_is_known_of_a_device_says_what_looking_again_would(seed: int, monk
     contents = [[(int(rng.integers(0, 6)), int(rng.choice([20, 40]))) for _ in range(2)] for _ in range(24)]
 
     def filled() -> list[Pattern | None]:
-        seats = Seats.empty(floor(of, nodes=(3, bears_w)))
+        seats = Seats(floor(of, nodes=(3, bears_w)))
         for device, members in enumerate(contents):
             seats.put(device, pattern(of, *members))
         fill(seats, frozenset(item.id for item in of.workloads), PLENTY, {})

@@ -36,7 +36,7 @@ def stands(share_pct: int = 40, memory_mib: int = 1400, batch: int = 4) -> Assig
 
 
 def member(of: JointProblem, standing: Assignment | None) -> Member:
-    seats = Seats.empty(floor(of))
+    seats = Seats(floor(of))
     seats.put(0, pattern(of, (0, 40)))
     before, batches = seats.served_rps.copy(), Batches(seats)
     (found,) = batches.members(0, [] if standing is None else [Stands(assignment=standing, variant=0)])
@@ -97,7 +97,7 @@ def test_a_power_cap_is_blamed_for_idle_devices_that_it_covers_alone() -> None:
         ((1, 7.0), ReasonCode.POWER_CAP, {"power_w_left": 7.0}),
         (None, ReasonCode.ROOM_UNUSED, {}),
     ):
-        seats = Seats.empty(floor(of, nodes=nodes))
+        seats = Seats(floor(of, nodes=nodes))
         (why,) = write._of_room(seats, 0)
         assert (why.code, {fact.name: fact.value for fact in why.facts}) == (code, {"devices_idle": 2.0, **more})
 
@@ -108,7 +108,7 @@ def test_a_type_that_lies_in_several_domains_is_looked_at_whole(value_usd: float
     of = problem(2, devices=(1, 1))
     alike = replace(of.pools[1], gpu_type=of.pools[0].gpu_type)
     works = [replace(work, may_wait=True, unserved_usd=value_usd) for work in of.workloads]
-    seats = Seats.empty(floor(replace(of, pools=(of.pools[0], alike), workloads=tuple(works))))
+    seats = Seats(floor(replace(of, pools=(of.pools[0], alike), workloads=tuple(works))))
     seats.put(0, pattern(of, (0, 100)))
     (why,) = write._of_room(seats, 1)
     assert why.code is code
@@ -118,7 +118,7 @@ def test_a_type_that_lies_in_several_domains_is_looked_at_whole(value_usd: float
 
 def test_who_wants_several_domains_may_have_what_is_idle() -> None:
     of = problem(devices=(2,))
-    seats = Seats.empty(floor(replace(of, workloads=tuple(replace(item, domains_min=2) for item in of.workloads))))
+    seats = Seats(floor(replace(of, workloads=tuple(replace(item, domains_min=2) for item in of.workloads))))
     (why,) = write._of_room(seats, 0)
     assert why.code is ReasonCode.NO_SHARE_LEFT
 
@@ -134,7 +134,7 @@ def test_who_wants_several_domains_may_have_what_is_idle() -> None:
 def test_share_is_blamed_only_where_another_process_may_come(clients: int, share_pct: int, code: ReasonCode) -> None:
     of = problem(2, devices=(1,))
     of = replace(of, pools=(replace(of.pools[0], clients=clients),))
-    seats = Seats.empty(floor(of))
+    seats = Seats(floor(of))
     seats.put(0, pattern(of, (0, share_pct)))
     (why,) = write._of_room(seats, 1)
     assert why.code is code
@@ -149,7 +149,7 @@ def test_a_job_that_is_worth_less_than_an_idle_device_costs_hears_of_money(
     of = problem(devices=(2,))
     work, *others = of.workloads
     waits = replace(of, workloads=(replace(work, may_wait=True, unserved_usd=value_usd), *others))
-    seats = Seats.empty(floor(waits, nodes=None if watts is None else (1, watts)))
+    seats = Seats(floor(waits, nodes=None if watts is None else (1, watts)))
     (why,) = write._of_room(seats, 0)
     numbers = {fact.name: float(fact.value) for fact in why.facts}
     if value_usd < 1:

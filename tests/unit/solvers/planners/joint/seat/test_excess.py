@@ -27,7 +27,7 @@ TERMS = Terms(deadline=Deadline(3600.0), job_most_pct={})
 
 
 def seats_of(of: JointProblem, *patterns: Pattern) -> Seats:
-    seats = Seats.empty(floor(of))
+    seats = Seats(floor(of))
     for device, item in enumerate(patterns):
         seats.put(device, item)
     return seats
@@ -41,7 +41,7 @@ def test_a_floor_beyond_the_budget_keeps_what_the_budget_bears() -> None:
     of = bounded(0.5, replicas_min=3)
     seats = seats_of(of, pattern(of, (0, 20), (1, 20)), pattern(of, (0, 20)), pattern(of, (0, 20)))
     within_bounds(seats)
-    assert seats.spent_usd()[0] == pytest.approx(0.4)
+    assert seats.spent_usd(0) == pytest.approx(0.4)
     assert seats.replicas == [2, 1]
 
 
@@ -77,7 +77,7 @@ def test_projects_beyond_their_quota_give_what_is_missed_least() -> None:
     of = replace(of, quotas=((of.workloads[0].project, 0.7),))
     seats = seats_of(of, pattern(of, (0, 60), (1, 20)), pattern(of, (0, 40)))
     within_bounds(seats)
-    assert seats.gpus()[of.workloads[0].project] <= 0.7 + 1e-9
+    assert seats.gpus(of.workloads[0].project) <= 0.7 + 1e-9
     assert seats.served_rps.tolist() == [60.0, 20.0]
 
 

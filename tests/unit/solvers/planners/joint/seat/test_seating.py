@@ -33,7 +33,7 @@ def contents(seats: Seats, device: int) -> tuple[tuple[int, int], ...]:
 
 def books_agree(seats: Seats) -> None:
     """The running sums are those of the contents."""
-    again = Seats.empty(seats.floor)
+    again = Seats(seats.floor)
     for device, item in enumerate(seats.patterns):
         again.put(device, item)
     assert again.left_w == pytest.approx(seats.left_w)

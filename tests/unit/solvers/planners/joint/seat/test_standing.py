@@ -19,7 +19,7 @@ LARGE_MIB = 9000
 
 
 def seated(of: Floor, **where: Pattern) -> Seats:
-    seats = Seats.empty(of)
+    seats = Seats(of)
     for name, item in where.items():
         seats.put(int(name.removeprefix("at")), item)
     return seats
@@ -29,30 +29,30 @@ class TestEnded:
     def test_what_has_room_beside_its_replacement_goes_on(self) -> None:
         made = problem(2)
         stands = floor(made, {1: [held(0, 40)]})
-        assert ended(Seats.empty(stands), 1, pattern(made, (0, 60))) == ()
+        assert ended(Seats(stands), 1, pattern(made, (0, 60))) == ()
 
     def test_shares_overlap_meanwhile(self) -> None:
         made = problem(2)
         stands = floor(made, {1: [held(0, 60), held(1, 20)]})
-        assert ended(Seats.empty(stands), 1, pattern(made, (0, 80), (1, 20))) == ()
+        assert ended(Seats(stands), 1, pattern(made, (0, 80), (1, 20))) == ()
 
     def test_what_memory_does_not_hold_ends_first(self) -> None:
         made = problem(2)
         stands = floor(made, {1: [held(0, 20, memory_mib=9000), held(1, 20)]})
-        assert ended(Seats.empty(stands), 1, pattern(made, (0, 40), (1, 20))) == (held(0, 20, memory_mib=9000),)
+        assert ended(Seats(stands), 1, pattern(made, (0, 40), (1, 20))) == (held(0, 20, memory_mib=9000),)
 
     def test_nothing_starts_beside_who_is_alone(self) -> None:
         made = problem(2, workloads=(workload(0), workload(1, dedicated=True)))
         stands = floor(made, {1: [held(0, 20)]})
-        assert ended(Seats.empty(stands), 1, pattern(made, (1, 100))) == (held(0, 20),)
+        assert ended(Seats(stands), 1, pattern(made, (1, 100))) == (held(0, 20),)
         other_mode = floor(made, {1: [replace(held(1, 100), alone=True)]})
-        assert ended(Seats.empty(other_mode), 1, pattern(made, (0, 20))) == (replace(held(1, 100), alone=True),)
+        assert ended(Seats(other_mode), 1, pattern(made, (0, 20))) == (replace(held(1, 100), alone=True),)
         one = replace(made, pools=tuple(replace(pool, clients=1) for pool in made.pools))
-        assert ended(Seats.empty(floor(one, {1: [held(0, 20)]})), 1, pattern(one, (0, 40))) == (held(0, 20),)
+        assert ended(Seats(floor(one, {1: [held(0, 20)]})), 1, pattern(one, (0, 40))) == (held(0, 20),)
 
     def test_what_stays_as_it_is_or_leaves_its_device_empty_is_not_interrupted(self) -> None:
         made = problem(2)
-        seats = Seats.empty(floor(made, {1: [held(0, 100)]}))
+        seats = Seats(floor(made, {1: [held(0, 100)]}))
         assert ended(seats, 1, pattern(made, (0, 100))) == ()
         assert ended(seats, 1, None) == ()
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from solvers.domain.ids import ProjectName
 from solvers.planners.joint.seat.seats import Held, Seats
 from solvers.planners.joint.seat.standing import widen
 from solvers.problems.joint import JointProblem
@@ -18,7 +19,7 @@ def billed(**changes: object) -> JointProblem:
 
 
 def seated(of: JointProblem, *members: tuple[int, int], stands: tuple[Held, ...] = (), room_w: float = 1e6) -> Seats:
-    seats = Seats.empty(floor(of, {0: stands} if stands else None, nodes=(4, room_w)))
+    seats = Seats(floor(of, {0: stands} if stands else None, nodes=(4, room_w)))
     seats.put(0, pattern(of, *members))
     return seats
 
@@ -70,11 +71,10 @@ def test_what_stands_jobs_and_whole_devices_are_left_as_they_are() -> None:
 
 def test_power_quotas_and_budgets_hold() -> None:
     poor = billed(workloads=(workload(0, budget_usd_per_h=0.5), workload(1)))
-    for seats, quotas in (
-        (seated(billed(), (0, 40), room_w=60.0), {}),
-        (seated(billed(), (0, 40)), {"demo": 0.5}),
-        (seated(poor, (0, 40)), {}),
+    for seats in (
+        seated(billed(), (0, 40), room_w=60.0),
+        seated(billed(quotas=((ProjectName("demo"), 0.5),)), (0, 40)),
+        seated(poor, (0, 40)),
     ):
-        seats.quotas = quotas
         widen(seats, ())
         assert shares(seats) == (40,)
