@@ -268,7 +268,7 @@ FIRST_S_PER_WORKLOAD, FIRST_S_PER_PAIR = 0.004, 1.4e-6
 """Of workload and device."""
 RESERVE_S, RESERVE_S_PER_DEVICE, RESERVE_S_PER_WORKLOAD = 0.05, 0.0003, 0.0003
 """What seating, writing and bounding take."""
-EXCHANGE_S, EXCHANGE_PART, EXCHANGE_UNITS = 0.3, 0.06, 2000
+EXCHANGE_S, EXCHANGE_PART, EXCHANGE_UNITS = 0.3, 0.04, 2000
 """Kept for exchanging devices under every node's own cap; of the deadline at most; and what that may take, where nobody
 counts work.
 """
