@@ -45,7 +45,7 @@ from solvers.planners.base import Budget, PlanRequest, Thought
 from solvers.planners.joint import attempt, certificate, change, planner, spare, whole_devices, write
 from solvers.planners.joint.change import reach_terms
 from solvers.planners.joint.planner import Advance, Joint
-from solvers.planners.joint.seat import jobs, seating, standing
+from solvers.planners.joint.seat import jobs, parts, seating, standing
 from solvers.planners.joint.solve import branch, groups, improve, listing, master, prospects, reach, solve
 from solvers.planners.joint.solve.reach import Reached
 from solvers.verify.checks import verify
@@ -279,6 +279,7 @@ def whole() -> Iterator[Subject]:
 
 FAMILIES: dict[str, Callable[[], Iterator[Subject]]] = {
     "64x20": partial(family, 64, 20, 2000, range(1, 3)),
+    "40x6": partial(family, 40, 6, 1000, range(31, 35)),
     "256x60": partial(family, 256, 60, 2500, range(1, 3)),
     "rules": ruled,
     "recorded": recorded,
@@ -361,7 +362,10 @@ PHASES: dict[str, Phase] = {
         (standing.within_power, standing._lighter, standing._swap, standing._spare_w),
         _swap(seating, "within_power", _nothing),
     ),
-    "seat: power swaps": _phase((standing._swap, standing._spare_w), _swap(standing, "_swap", _no)),
+    "seat: exchange": _phase(
+        (seating._within_each, seating._exchanged, parts), _swap(seating, "_exchanged", lambda before, *_, **__: before)
+    ),
+    "seat: power swaps": _phase((standing._swap, standing._spare_w), _swap(standing, "_swap", lambda *_: [])),
     "seat: mend": _phase((seating.mend, seating._add, seating._Drafts), _swap(seating, "mend", _nothing)),
     "seat: shed": _phase((standing.shed,), _swap(seating, "shed", _nothing)),
     "seat: room kept": _phase((standing.replaced,), _swap(seating, "replaced", lambda *_: {})),
