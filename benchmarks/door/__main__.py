@@ -33,6 +33,7 @@ from solvers.domain.snapshot import Snapshot
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "door.json"
 GROUPS = {
     "family": cases.family,
+    "middle": cases.middle,
     "changed": cases.changed,
     "hasty": cases.hasty,
     "dear": cases.dear,

@@ -32,6 +32,7 @@ from solvers.domain.snapshot import Snapshot
 from solvers.domain.telemetry import Demand, DemandOrigin
 from solvers.models.worth import Step, worth_of
 
+MIDDLE, MIDDLE_SEED, MIDDLE_UNITS = ((24, 10), (32, 12), (40, 6), (48, 16), (64, 20), (96, 32)), 30, 1000
 FAMILY = ((8, 5, 1.0), (64, 20, 2.0), (256, 60, 5.0), (1000, 200, 10.0))
 LARGE = ((5000, 1000, 60.0, 60_000), (20000, 3000, 180.0, 180_000))
 DEADLINES = (1.0, 5.0, 10.0)
@@ -95,6 +96,16 @@ def family(seeds: tuple[int, ...]) -> Iterator[Case]:
             yield case
             units = int(UNITS_PER_S * deadline_s)
             yield replace(case, name=f"{case.name}, counted", units=units, deadline_s=COUNTED_S)
+
+
+def middle(seeds: tuple[int, ...]) -> Iterator[Case]:
+    """The family between its sizes, where one device is much of the cost and nodes are few: with counted work. Seeds
+    that nothing was looked for on.
+    """
+    for gpus, services in MIDDLE:
+        for seed in seeds:
+            case = replace(_family(gpus, services, seed + MIDDLE_SEED, COUNTED_S), group="middle", units=MIDDLE_UNITS)
+            yield replace(case, name=f"{case.name}, counted")
 
 
 def changed(seeds: tuple[int, ...]) -> Iterator[Case]:
