@@ -259,7 +259,7 @@ class Room:
         self._over = np.zeros((len(self._wide), len(fleet.devices)), dtype=np.bool_)
         for row, cap in enumerate(self._wide):
             self._over[row, inside[cap.scope, cap.subject]] = True
-        idle = fleet.unrented & [device.id not in watts for device in fleet.devices]
+        idle = fleet.unrented & np.array([device.id not in watts for device in fleet.devices], dtype=np.bool_)
         drawn_w = np.minimum(fleet.limit_w, fleet.idle_w + [watts[device.id] for device in fleet.devices])
         self.caps = tuple(
             Limit(name=f"{cap.scope.value}/{cap.subject}", whole=cap.limit_w, left=cap.limit_w - float(drawn))

@@ -115,3 +115,8 @@ def test_a_content_goes_into_its_part_and_back() -> None:
     inside = parts.inside(2, item)
     assert (item.kind, inside.kind) == (1, 3)
     assert parts.outside(inside) == (1, item)
+
+
+def test_a_floor_without_devices_has_no_parts() -> None:
+    empty = floor(problem(1, devices=()))
+    assert not empty.parts_few
