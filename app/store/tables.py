@@ -295,6 +295,9 @@ slow_devices = _table(
     _given(Double, "factor"),
     _given(MOMENT, "since", "seen_at"),
 )
+demand_memories = _table(
+    "demand_memories", _key(Text, "service"), _given(Double, "memory_s"), _given(MOMENT, "learned_at")
+)
 outcome_hours = _table(
     "outcome_hours",
     _key(MOMENT, "hour"),

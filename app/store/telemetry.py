@@ -8,21 +8,25 @@ Ages are the database's, so that one clock judges all. Rows come out as they wer
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from sqlalchemy import ColumnElement, Table, func, select, union_all
+from sqlalchemy import ColumnElement, Table, delete, func, select, union_all
 from sqlalchemy.orm import Session
 
 from app.records import record
-from app.store.sql import named, records
-from app.store.tables import TABLES, profile_points
+from app.store.sql import named, put_over, records
+from app.store.tables import TABLES, demand_memories, profile_points
+from solvers.cycle.memory import Past
 from solvers.cycle.offered import CountedLoads
 from solvers.domain.telemetry import DEMAND_COUNT_S, DEMAND_JUMP_SIGMAS
 from solvers.errors import FieldError
+
+NONE_SHORTER: Mapping[str, float] = MappingProxyType({})
 
 # --- What was seen lately, for planning: its results become a snapshot, or decide that a new one is due
 
@@ -86,33 +90,56 @@ class ProgressRow:
     evictions: int
 
 
-def demand(session: Session, *, window_s: float, lookback_s: float, bin_s: float) -> tuple[DemandRow, ...]:
+def demand(
+    session: Session, *, window_s: float, lookback_s: float, bin_s: float, shorter_s: Mapping[str, float] = NONE_SHORTER
+) -> tuple[DemandRow, ...]:
     """Offered load of every service seen at any edge in the last `window_s` seconds: its mean over them, and its
-    busiest bin over the last `lookback_s`, or what is sure of half of one or of what was counted last.
+    busiest bin over the last `lookback_s`, or its own of `shorter_s`, or what is sure of half of one or of what was
+    counted last.
     """
-    rows = session.execute(named("counted_loads"), {"lookback_s": lookback_s}).all()
-    if not rows:
+    found = _counted(session, lookback_s, bin_s)
+    if found is None:
         return ()
-    services, of_edge = np.unique([row.service for row in rows], return_inverse=True)
-    reports = np.frombuffer(b"".join(row.counted for row in rows), ">f8").reshape(-1, 3).astype(float)
-    edge = np.repeat(np.arange(len(rows)), [len(row.counted) // 24 for row in rows])
-    loads = CountedLoads(of_edge, edge, reports, now_s=rows[0].now_s, bin_s=bin_s)
-    mean_rps, newest_rps = loads.newest(window_s)
-    upper_rps = np.maximum(newest_rps, loads.busiest(lookback_s))
-    last_rps = counted_last(session, bin_s)
+    services, loads = found
+    own_s = np.array([shorter_s.get(service, lookback_s) for service in services])
+    mean_rps, newest_rps = loads.newest(np.minimum(window_s, own_s))
+    upper_rps, last_rps = np.maximum(newest_rps, loads.busiest(own_s)), counted_last(session, bin_s)
+    oldest_s, newest_s = loads.ages_s()
     return tuple(
         DemandRow(
             service=service,
             rate_rps_mean=mean,
             rate_rps_upper=max(upper, last_rps.get(service, 0.0)),
-            window_s=min(lookback_s, oldest),
-            age_s=newest,
+            window_s=window,
+            age_s=age_s,
         )
-        for service, mean, upper, oldest, newest in zip(
-            services.tolist(), mean_rps.tolist(), upper_rps.tolist(), *loads.ages_s(), strict=True
+        for service, mean, upper, window, age_s in zip(
+            services,
+            mean_rps.tolist(),
+            upper_rps.tolist(),
+            np.minimum(own_s, oldest_s).tolist(),
+            newest_s.tolist(),
+            strict=True,
         )
         if not math.isnan(mean)
     )
+
+
+def asked(session: Session, past_s: float, bin_s: float) -> dict[str, Past]:
+    """What was asked of every service in the last `past_s` seconds."""
+    found = _counted(session, past_s, bin_s)
+    return {} if found is None else dict(zip(found[0], found[1].past(past_s), strict=True))
+
+
+def _counted(session: Session, lookback_s: float, bin_s: float) -> tuple[list[str], CountedLoads] | None:
+    """Services, and what edges counted of them so lately; None where nothing was."""
+    rows = session.execute(named("counted_loads"), {"lookback_s": lookback_s}).all()
+    if not rows:
+        return None
+    services, of_edge = np.unique([row.service for row in rows], return_inverse=True)
+    reports = np.frombuffer(b"".join(row.counted for row in rows), ">f8").reshape(-1, 3).astype(float)
+    edge = np.repeat(np.arange(len(rows)), [len(row.counted) // 24 for row in rows])
+    return services.tolist(), CountedLoads(of_edge, edge, reports, now_s=rows[0].now_s, bin_s=bin_s)
 
 
 def counted_last(session: Session, since_s: float) -> dict[str, float]:
@@ -120,6 +147,20 @@ def counted_last(session: Session, since_s: float) -> dict[str, float]:
     spans = {"since_s": since_s, "jump_sigmas": DEMAND_JUMP_SIGMAS, "count_s": DEMAND_COUNT_S}
     rows = session.execute(named("counted_last"), spans)
     return {row.service: row.rate_rps for row in rows}
+
+
+def memories_s(session: Session) -> dict[str, float]:
+    """How long each service is looked back at whose past shows that a part of its policy's time will do."""
+    rows = session.execute(select(demand_memories.c.service, demand_memories.c.memory_s))
+    return {row.service: row.memory_s for row in rows}
+
+
+def put_memories(session: Session, found: Mapping[str, float]) -> None:
+    """These, and no other."""
+    session.execute(delete(demand_memories).where(demand_memories.c.service.not_in(sorted(found))))
+    rows = [{"service": service, "memory_s": seconds, "learned_at": func.now()} for service, seconds in found.items()]
+    if rows:
+        session.execute(put_over(demand_memories, rows, ("service",)))
 
 
 def devices(session: Session, silent_s: float) -> tuple[DeviceRow, ...]:

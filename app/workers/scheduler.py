@@ -22,6 +22,7 @@ from app.logs import EventLog, bound
 from app.services.beliefs.learning import Learning
 from app.services.planning import snapshots
 from app.services.planning.planning import Leader, Planning
+from app.services.planning.remembering import Remembering
 from app.settings import Settings
 from app.signals import asked_to_end
 from app.store import (
@@ -268,6 +269,7 @@ class WorkerParts:
     pool: SolvePool
     planning: Planning
     learning: Learning
+    remembering: Remembering
     housekeeping: Housekeeping
     told: PlannerTold
     webhooks: WebhookSender
@@ -326,6 +328,7 @@ class PlannerWorker:
         self._add("tune", self._tune, settings.tune_interval_s)
         self._add("place", self._place, settings.place_interval_s)
         self._add("learn", self._parts.learning.learn, settings.learn_interval_s)
+        self._add("remember", self._parts.remembering.learn, settings.learn_interval_s)
         self._add("account", self._account, settings.account_interval_s)
         self._add("retain", self._parts.housekeeping.retain, settings.retention_interval_s)
         self._add("webhooks", self._parts.webhooks.look, settings.webhook_interval_s)

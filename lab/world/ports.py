@@ -25,13 +25,14 @@ from lab.world.loads import Load, WorldLoads
 from lab.world.scenario import Saturating, WorldScenario
 from lab.world.state import Leave, Meter, Process, ServiceLane, State, TargetByDevice, WorldDevice, WorldNode
 from lab.world.targets import next_target
+from solvers.cycle.memory import PAST_S, Past, memory_s
 from solvers.cycle.record import CycleRecord, CycleStep
 from solvers.cycle.target import leaving
 from solvers.domain.change import Target
 from solvers.domain.codec import canonical_json
 from solvers.domain.device import DeviceMode
 from solvers.domain.evidence import Reporter
-from solvers.domain.ids import ClusterName, DeviceId, Generation, NodeId, ReplicaId
+from solvers.domain.ids import ClusterName, DeviceId, Generation, NodeId, ReplicaId, ServiceId
 from solvers.domain.plan import Plan
 from solvers.domain.policy import PlannerSetting, Policy
 from solvers.domain.profile import Profile
@@ -159,6 +160,8 @@ def _fluid_reading(process: Process, served: Served, seconds: float) -> ReplicaT
 
 
 CLUSTER = ClusterName("simulated")
+LEARN_EVERY_S = 60.0
+"""So often services' memories are learned anew, as production does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +182,14 @@ class WorldObserver:
     _known: dict[NodeId, NodeReport] = field(default_factory=dict)
     _reports: deque[PastReport] = field(default_factory=deque)
     _first: Snapshot | None = None
+    _memories_s: dict[ServiceId, float] = field(default_factory=dict)
+    """How long each service's busiest moment is remembered, as learned last."""
+    _learned_at_s: float = 0.0
 
     def report(self) -> None:
+        if self.policy.demand_lookback_learned and self.state.now_s >= self._learned_at_s + LEARN_EVERY_S:
+            self._learned_at_s = self.state.now_s
+            self._memories_s = {lane.id: self._memory_s(lane) for lane in self.state.lanes.values()}
         for host in self.state.hosts.values():
             if host.reachable:
                 self.freeze(host)
@@ -275,13 +284,15 @@ class WorldObserver:
         service, rhythm, now_s = lane.traffic.service, self.scenario.rhythm, self.state.now_s
         if now_s <= 0.0 or isinstance(lane.traffic.load, Saturating):
             return Demand.declared(service.id, service.rate_rps_declared)
-        window_s, lookback_s = min(now_s, rhythm.demand_window_s), min(now_s, self.policy.demand_lookback_s)
+        lookback_s = min(now_s, self._memories_s.get(service.id, self.policy.demand_lookback_s))
+        window_s = min(now_s, rhythm.demand_window_s)
         mean = (asked_until(lane, now_s) - asked_until(lane, now_s - window_s)) / window_s
         # A gateway that told of a jump tells of all again after half a bin.
         jump_rps = lane.edge.jump_rps if now_s - lane.edge.jumped_s < DEMAND_BIN_S / 2.0 else 0.0
         busiest = max((mean, jump_rps, *_bins_rps(lane, now_s - lookback_s, now_s)))
         # What no demand looks back to any more.
-        index = bisect_right(lane.asked_until, (now_s - lookback_s, float("inf"))) - 1
+        looked_back_s = max(self.policy.demand_lookback_s, PAST_S if self.policy.demand_lookback_learned else 0.0)
+        index = bisect_right(lane.asked_until, (now_s - looked_back_s, float("inf"))) - 1
         if index > 64:
             del lane.asked_until[:index]
         return Demand(
@@ -292,6 +303,14 @@ class WorldObserver:
             window_s=lookback_s,
             age_s=rhythm.report_delay_s,
         )
+
+    def _memory_s(self, lane: ServiceLane) -> float:
+        """By what was asked of it so far."""
+        service, half_s, now_s = lane.traffic.service, DEMAND_BIN_S / 2.0, self.state.now_s
+        launch_s = next(model.launch_s for model in self.scenario.models if model.name == service.model)
+        marks = np.arange(ceil(max(0.0, now_s - PAST_S) / half_s), floor(now_s / half_s) + 1)
+        counts = np.diff(np.interp(half_s * marks, *np.array(lane.asked_until).T))
+        return memory_s(Past.of(counts), service, self.policy, launch_s)
 
 
 def _ordered(items: Iterable[T], *fields: str) -> tuple[T, ...]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from solvers.cycle.memory import Past
 from solvers.domain.telemetry import DEMAND_JUMP_SIGMAS
 
 
@@ -27,23 +29,23 @@ class CountedLoads:
         self._bin_s = np.full(int(of_edge.max()) + 1, bin_s)
         np.maximum.at(self._bin_s, self._service, self._interval_s)
 
-    def ages_s(self) -> tuple[list[float], list[float]]:
+    def ages_s(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Of each service's oldest and newest report."""
         oldest, newest = np.zeros_like(self._bin_s), np.full_like(self._bin_s, np.inf)
         np.maximum.at(oldest, self._service, self._age_s)
         np.minimum.at(newest, self._service, self._age_s)
-        return oldest.tolist(), newest.tolist()
+        return oldest, newest
 
-    def newest(self, window_s: float) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Each service's mean rate in the window, not a number where nothing was counted, and the highest of it, the
+    def newest(self, window_s: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Each service's mean rate in its window, not a number where nothing was counted, and the highest of it, the
         newest bin's, and what is sure of half of that.
         """
-        counted, mean_rps, _ = self._rates(window_s)
+        counted, mean_rps, _ = self._rates(window_s[self._service])
         _, bin_rps, _ = self._rates(self._bin_s[self._service])
         _, _, half_rps = self._rates(self._bin_s[self._service] / 2.0)
         return np.where(counted, mean_rps, np.nan), np.maximum(mean_rps, np.maximum(bin_rps, half_rps))
 
-    def _rates(self, younger_s: float | NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    def _rates(self, younger_s: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """Whether a service was counted so lately, its rate, and what is sure of it."""
         lately = self._age_s < younger_s
         edges = len(self._of_edge)
@@ -53,10 +55,29 @@ class CountedLoads:
         rate_rps = arrived[counted] / lasted_s[counted]
         return self._sums(self._of_edge[counted], rate_rps, lasted_s[counted], len(self._bin_s))
 
-    def busiest(self, lookback_s: float) -> NDArray[Any]:
-        """Each service's busiest bin. Whole bins begin every half bin by the clock: counted back from now they would
-        cut a burst elsewhere at every look, and its rate would fall and rise again while it is remembered. Of each half
-        counts what chance does not explain.
+    def busiest(self, lookback_s: NDArray[Any]) -> NDArray[Any]:
+        """Each service's busiest bin of so long."""
+        found = np.zeros_like(self._bin_s)
+        for service, _, rates_rps in self._bins(lookback_s):
+            np.maximum.at(found, service, rates_rps)
+        return found
+
+    def past(self, lookback_s: float) -> list[Past]:
+        """What was asked of each service at the end of every half bin, since it was counted first."""
+        half_s = self._bin_s / 2.0
+        known = np.ceil(np.minimum(lookback_s, self.ages_s()[0]) / half_s).astype(np.int64)
+        rates = np.zeros((len(known), int(lookback_s / half_s.min()) + 1))
+        for service, ago, rates_rps in self._bins(np.full_like(half_s, lookback_s)):
+            np.maximum.at(rates, (service, ago - 1), rates_rps)
+        return [
+            Past(half_s=seconds, rates_rps=row[:count][::-1])
+            for seconds, row, count in zip(half_s.tolist(), rates, known.tolist(), strict=True)
+        ]
+
+    def _bins(self, lookback_s: NDArray[Any]) -> Iterator[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]]:
+        """Services, how many half bins ago, and rates. Whole bins begin every half bin by the clock: counted back from
+        now they would cut a burst elsewhere at every look, and its rate would fall and rise again while it is
+        remembered. Of each half counts what chance does not explain.
         """
         last = np.floor(2.0 * self._now_s / self._bin_s).astype(np.int64)
         before = np.floor(2.0 * (self._now_s - lookback_s) / self._bin_s).astype(np.int64)
@@ -78,12 +99,11 @@ class CountedLoads:
         rate_rps = arrived / lasted_s
         bins = np.concatenate((at[half > 1], at[single] + 1))
         bin_rps = np.concatenate((both_rps[half > 1], rate_rps[single]))
-        found = np.zeros_like(self._bin_s)
         for held, rates, seconds in ((bins, bin_rps, np.ones_like(bin_rps)), (at, rate_rps, lasted_s)):
             places, inside = np.unique(held, return_inverse=True)
             _, all_rps, sure_rps = self._sums(inside, rates, seconds, len(places))
-            np.maximum.at(found, places // across, all_rps if held is bins else sure_rps)
-        return found
+            service, half = places // across, places % across
+            yield service, many[service] - half, all_rps if held is bins else sure_rps
 
     @staticmethod
     def _sums(

@@ -301,6 +301,10 @@ class Policy:
     """
     approval_expires_s: Annotated[float, within(APPROVAL_S_MIN, APPROVAL_S_MAX)] = late(3600.0)
     """How long a plan waits for approval; of the policy `default`, for all."""
+    demand_lookback_learned: bool = late(True)
+    """Whether a service is looked back at for a half, a fifth or a tenth of `demand_lookback_s`, where its own last
+    hour shows that hardly a request would have been late for it.
+    """
 
     def _rules(self) -> Iterator[FieldError]:
         if len(self.energy_usd_per_kwh_by_hour) not in (0, HOURS_PER_DAY):

@@ -21,6 +21,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
+
+from solvers.domain.arrays import Floats
 from solvers.domain.device import GpuType, Taint
 from solvers.domain.evidence import Fact, Reason, ReasonCode
 from solvers.domain.ids import GpuTypeName, ModelName, ProjectName, ServiceId, WorkloadId
@@ -247,8 +250,13 @@ def sized_for_rps(rate_rps: float, policy: Policy) -> float:
     """What new capacity is sized for when so much must be served. The busiest of many bins holds the noise of counting
     already, so headroom and noise are not added: noise counts where headroom is less, at low rates.
     """
-    noise_rps = policy.demand_noise_sigmas * math.sqrt(rate_rps / DEMAND_BIN_S)
-    return rate_rps + max(rate_rps * (policy.demand_headroom - 1), noise_rps)
+    return float(sizes_rps(np.array(rate_rps), policy))
+
+
+def sizes_rps(rates_rps: Floats, policy: Policy) -> Floats:
+    """Likewise, of many."""
+    noise_rps = policy.demand_noise_sigmas * np.sqrt(rates_rps / DEMAND_BIN_S)
+    return np.asarray(rates_rps + np.maximum(rates_rps * (policy.demand_headroom - 1), noise_rps))
 
 
 def _of_service(service: Service, demand: Demand | None, policy: Policy) -> Need:

@@ -6,7 +6,7 @@ Measurements are clamped into their ranges, because one broken sensor must not s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from typing import TypeVar
@@ -24,7 +24,6 @@ from app.store.sql import database_now
 from app.store.telemetry import DemandRow, DeviceRow, ReplicaRow
 from solvers.domain.codec import from_plain
 from solvers.domain.device import Device, GpuType, Node, PowerCap
-from solvers.domain.grouping import grouped
 from solvers.domain.ids import ClusterName, DeviceId, NodeId, ReplicaId, ServiceId, WorkloadId
 from solvers.domain.ownership import by_name
 from solvers.domain.policy import DEFAULT_POLICY, Policy
@@ -173,20 +172,21 @@ def _by_id(works: Iterable[W]) -> tuple[W, ...]:
 
 def read_demands(session: Session, services: Sequence[Service]) -> tuple[Demand, ...]:
     """Demand of every service: observed when any edge reported it within the window, else as declared. The upper one is
-    that of the busiest bin of the time that the policy that decides on it looks back: capacity grows with the first
-    busy bin, and shrinks only when demand has been lower for so long.
+    that of the busiest bin of the time that the policy that decides on it looks back, or of less where that was learned
+    to do: capacity grows with the first busy bin, and shrinks only when demand has been lower for so long.
     """
-    policies = deciding_policies(session, services)
-    found = grouped(services, lambda service: policies[service.id].demand_lookback_s)
-    demands = (each for lookback_s, mine in found.items() for each in _demands(session, mine, lookback_s))
-    return tuple(sorted(demands, key=lambda demand: demand.service))
-
-
-def _demands(session: Session, services: Iterable[Service], lookback_s: float) -> Iterator[Demand]:
-    window_s = min(DEMAND_WINDOW_S, lookback_s)
-    rows = telemetry.demand(session, window_s=window_s, lookback_s=lookback_s, bin_s=DEMAND_BIN_S)
+    policies, memories_s = deciding_policies(session, services), telemetry.memories_s(session)
+    looked_back_s: dict[str, float] = {}
+    for service in services:
+        policy, whole_s = policies[service.id], policies[service.id].demand_lookback_s
+        learned_s = memories_s.get(service.id, whole_s) if policy.demand_lookback_learned else whole_s
+        looked_back_s[service.id] = min(learned_s, whole_s)
+    most_s = max(looked_back_s.values(), default=DEMAND_WINDOW_S)
+    rows = telemetry.demand(
+        session, window_s=DEMAND_WINDOW_S, lookback_s=most_s, bin_s=DEMAND_BIN_S, shorter_s=looked_back_s
+    )
     observed = {row.service: row for row in rows}
-    return (_demand(service, observed.get(service.id)) for service in services)
+    return tuple(_demand(service, observed.get(service.id)) for service in services)
 
 
 def _profiles(session: Session) -> tuple[Profile, ...]:

@@ -221,8 +221,7 @@ class StatusReader:
 
     def rates(self) -> Mapping[str, float]:
         """Requests per second of every service that gateways spoke of, as a fleet's services tell them."""
-        spans = {"window_s": ATTAINMENT_WINDOW_S, "lookback_s": ATTAINMENT_WINDOW_S, "bin_s": ATTAINMENT_WINDOW_S}
-        return {row.service: row.rate_rps_mean for row in self._database.read(_demand, spans)}
+        return {row.service: row.rate_rps_mean for row in self._database.read(_demand, ATTAINMENT_WINDOW_S)}
 
     def stands_s(self) -> float | None:
         """For how long the standing plan does, by the database's clock; None before the first."""
@@ -275,8 +274,8 @@ class StatusReader:
         )
 
 
-def _demand(session: Session, spans: Mapping[str, float]) -> tuple[DemandRow, ...]:
-    return telemetry.demand(session, **spans)
+def _demand(session: Session, window_s: float) -> tuple[DemandRow, ...]:
+    return telemetry.demand(session, window_s=window_s, lookback_s=window_s, bin_s=window_s)
 
 
 def slow_words(device: DeviceLine) -> str:

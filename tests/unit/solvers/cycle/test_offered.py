@@ -87,15 +87,18 @@ def test_what_edges_counted_is_added_up_as_bin_by_bin(reports: list[Report], loo
         (services.index(service), edge, age_s, count, lasted_s) for service, edge, age_s, count, lasted_s in reports
     ]
     loads = _loads(placed)
-    mean_rps, newest_rps = loads.newest(60.0)
-    busiest_rps = loads.busiest(lookback_s)
+    mean_rps, newest_rps = loads.newest(np.full(len(services), 60.0))
+    busiest_rps = loads.busiest(np.full(len(services), lookback_s))
     oldest_s, youngest_s = loads.ages_s()
+    pasts = loads.past(lookback_s)
     for index in range(len(services)):
         mine = [report for report in placed if report[0] == index]
         ages_s = [age_s for _, _, age_s, _, _ in mine]
         assert (oldest_s[index], youngest_s[index]) == pytest.approx((max(ages_s), min(ages_s)), abs=1e-5)
         slowly = _slowly(mine, lookback_s)
         assert busiest_rps[index] == pytest.approx(slowly[2])
+        assert pasts[index].rates_rps.max(initial=0.0) == pytest.approx(slowly[2])
+        assert len(pasts[index].rates_rps) == math.ceil(min(lookback_s, oldest_s[index]) / pasts[index].half_s)
         if _younger(mine, 60.0):
             assert (mean_rps[index], newest_rps[index]) == pytest.approx(slowly[:2])
         else:
@@ -105,9 +108,20 @@ def test_what_edges_counted_is_added_up_as_bin_by_bin(reports: list[Report], loo
 def test_an_edge_that_counted_in_one_half_of_a_bin_has_its_rate_there() -> None:
     """Another counts on: both are in the bin that begins where the first stopped."""
     loads = _loads([(0, 0, 27.0, 500, 5.0), (0, 1, 27.0, 250, 5.0), (0, 1, 22.0, 750, 5.0)])
-    assert loads.busiest(180.0).tolist() == pytest.approx([100.0 + 100.0])
+    assert loads.busiest(np.array([180.0])).tolist() == pytest.approx([100.0 + 100.0])
 
 
 def test_what_was_counted_outside_of_whole_halves_is_in_no_bin() -> None:
     """The half that lasts still, and the one that is partly longer ago."""
-    assert _loads([(0, 0, 1.0, 500, 5.0), (0, 0, 60.0, 500, 5.0)]).busiest(60.0).tolist() == [0.0]
+    assert _loads([(0, 0, 1.0, 500, 5.0), (0, 0, 60.0, 500, 5.0)]).busiest(np.array([60.0])).tolist() == [0.0]
+
+
+def test_a_past_tells_of_every_half_the_oldest_first() -> None:
+    """Counted in the half 28 s ago, which the bin after it holds, too, then in two halves, and in the one that lasts
+    still.
+    """
+    loads = _loads([(0, 0, 28.0, 500, 5.0), (0, 0, 12.0, 100, 5.0), (0, 0, 7.0, 200, 5.0), (0, 0, 1.0, 900, 5.0)])
+    (past,) = loads.past(60.0)
+    sure_rps = (200.0 - 3.0 * math.sqrt(200.0)) / 5.0
+    assert past.half_s == 5.0
+    assert past.rates_rps.tolist() == pytest.approx([0.0, 100.0, 100.0, 0.0, 20.0, sure_rps])
