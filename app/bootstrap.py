@@ -18,7 +18,7 @@ from app.logs import EventLog, LogReporter
 from app.services.beliefs.beliefs import Beliefs
 from app.services.beliefs.learning import Learning
 from app.services.planning.planning import Planning, PlanningParts
-from app.services.planning.remembering import Remembering
+from app.services.planning.remembering import DemandMemory
 from app.settings import Settings, secret_environment
 from app.store import migrate, targets
 from app.store.embedded import embedded_url
@@ -100,7 +100,7 @@ def build_planner(settings: Settings) -> PlannerWorker:
             pool=pool,
             planning=_planning(settings, database, clock, pool, beliefs),
             learning=Learning(database, beliefs.current),
-            remembering=Remembering(database, clock),
+            remembering=DemandMemory(database, clock),
             housekeeping=Housekeeping(database, settings, clock),
             told=PlannerTold(lambda: keeper.token() is not None, _tracer(settings, keeper.holder)),
             webhooks=WebhookSender(

@@ -22,7 +22,7 @@ from app.logs import EventLog, bound
 from app.services.beliefs.learning import Learning
 from app.services.planning import snapshots
 from app.services.planning.planning import Leader, Planning
-from app.services.planning.remembering import Remembering
+from app.services.planning.remembering import DemandMemory
 from app.settings import Settings
 from app.signals import asked_to_end
 from app.store import (
@@ -269,7 +269,7 @@ class WorkerParts:
     pool: SolvePool
     planning: Planning
     learning: Learning
-    remembering: Remembering
+    remembering: DemandMemory
     housekeeping: Housekeeping
     told: PlannerTold
     webhooks: WebhookSender

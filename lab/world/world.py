@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 
 from lab.outcome import About, Planners, ProgressListener, RunContender, RunOutcome, check_outcome
@@ -244,8 +244,9 @@ def policy_of(policy: Policy, contender: RunContender) -> Policy:
     plain = to_plain(policy)
     if not isinstance(plain, dict):
         raise FieldError("policy", "a policy has fields")
+    known = {each.name for each in fields(policy)}
     for setting in contender.policy:
-        if setting.name not in plain:
+        if setting.name not in known:
             raise FieldError("policy", f"a policy has no field {setting.name}")
         plain[setting.name] = json.loads(setting.value)
     return replace(_counted(from_plain(Policy, plain)), planners=contender.planners)

@@ -10,6 +10,7 @@ from app.store import documents, telemetry
 from app.store.engine import Database
 from solvers.cycle.memory import PAST_S, memory_s
 from solvers.cycle.ports import Clock
+from solvers.domain.ids import ServiceId
 from solvers.domain.telemetry import DEMAND_BIN_S
 from solvers.domain.workload import ModelVariant
 
@@ -18,7 +19,7 @@ RESTS = 100.0
 _log = EventLog("headroom.planner")
 
 
-class Remembering:
+class DemandMemory:
     """The loop that learns how long to look back."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
@@ -32,16 +33,17 @@ class Remembering:
         if began_ms < self._due_ms:
             return
         with self._database.reading() as session:
-            services = read_services(session)
-            policies, known_s = deciding_policies(session, services), telemetry.memories_s(session)
+            services = {service.id: service for service in read_services(session)}
+            policies, known_s = deciding_policies(session, services.values()), telemetry.memories_s(session)
             launch_s = {model.name: model.launch_s for model in documents.values(session, kinds.MODEL, ModelVariant)}
-            pasts = telemetry.asked(session, PAST_S, DEMAND_BIN_S)
-        found_s: dict[str, float] = {}
-        for service in services:
-            policy, past = policies[service.id], pasts.get(service.id)
-            if past is not None and service.model in launch_s and policy.demand_lookback_learned:
+            found_s: dict[str, float] = {}
+            for name, past in telemetry.asked(session, PAST_S, DEMAND_BIN_S):
+                service = services.get(ServiceId(name))
+                if service is None or service.model not in launch_s:
+                    continue
+                policy = policies[service.id]
                 seconds = memory_s(past, service, policy, launch_s[service.model])
-                if seconds < policy.demand_lookback_s:
+                if policy.demand_lookback_learned and seconds < policy.demand_lookback_s:
                     found_s[service.id] = seconds
         if found_s != known_s:
             with self._database.transaction() as session:

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from app.services.planning.planning import Leader
-from app.services.planning.remembering import RESTS, Remembering
+from app.services.planning.remembering import RESTS, DemandMemory
 from app.services.planning.snapshots import StoreObserver
 from app.store import telemetry
 from solvers.domain.telemetry import Demand
@@ -40,7 +40,7 @@ def counted(world: World, name: str, rate_rps: str, *, past_s: float = 3700.0) -
 
 
 def learned(world: World) -> dict[str, float]:
-    Remembering(world.database, MemoryClock()).learn(LEADER)
+    DemandMemory(world.database, MemoryClock()).learn(LEADER)
     return world.database.read(telemetry.memories_s)
 
 
@@ -92,7 +92,7 @@ def test_nobody_looks_at_an_hour_again_at_once(world: World) -> None:
     """A look took a tick; it rests for a hundred."""
     world.build(service("labels"))
     clock = MemoryClock()
-    remembering = Remembering(world.database, clock)
+    remembering = DemandMemory(world.database, clock)
     remembering.learn(LEADER)
     counted(world, "labels", WAVE)
     for _ in range(int(RESTS) - 1):

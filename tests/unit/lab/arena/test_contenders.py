@@ -69,10 +69,12 @@ def test_tuning_is_set_by_planner_and_told_on_the_label() -> None:
     assert (made.parameters.saturation, made.parameters.engine) == (0.6, "cbc")
 
 
-def test_a_policy_holds_for_all() -> None:
-    for entry in tuned_entries([entry_of("hetsev"), entry_of("greedy")], [], ["utilisation_max=0.9"]):
-        assert entry.contender.policy == (TuningSetting(name="utilisation_max", value="0.9"),)
-        assert entry.contender.label.endswith("[utilisation_max=0.9]")
+@pytest.mark.parametrize(("name", "told"), [("utilisation_max", "0.9"), ("demand_lookback_learned", "false")])
+def test_a_policy_holds_for_all(name: str, told: str) -> None:
+    """Fields that came late, too, which a policy that never mentions them is stored without."""
+    for entry in tuned_entries([entry_of("hetsev"), entry_of("greedy")], [], [f"{name}={told}"]):
+        assert entry.contender.policy == (TuningSetting(name=name, value=told),)
+        assert entry.contender.label.endswith(f"[{name}={told}]")
 
 
 @pytest.mark.parametrize(
