@@ -38,7 +38,7 @@ from app.cli.tables import (
 from app.errors import FieldsError
 from app.records import plain
 from app.services.explaining.explaining import Types, WhyNot, choices, gaps, told, why_not
-from app.services.explaining.sentences import owner_sentences, places_of
+from app.services.explaining.sentences import demand_sentence, owner_sentences, places_of
 from app.services.explaining.solves import ExplainQuestion, Solves, answered_anew, insight_of
 from app.services.whatif.changes import apply_changes, changes_of
 from app.services.whatif.made import DEADLINE_S_MAX, Made, Wish, planned
@@ -53,11 +53,12 @@ from solvers.cycle.ports import Forgetful, Recollection
 from solvers.cycle.record import Lane
 from solvers.domain.codec import digest, from_plain
 from solvers.domain.evidence import Insight, Reason, ReasonCode, SilentReporter
-from solvers.domain.ids import GpuTypeName
+from solvers.domain.ids import GpuTypeName, WorkloadId
 from solvers.domain.ownership import owners_of
 from solvers.domain.plan import Plan, Proposal, Unplaced
 from solvers.domain.policy import PlannerSetting, Policy
 from solvers.domain.snapshot import Snapshot
+from solvers.domain.telemetry import Demand
 from solvers.engines.deadline import Deadline
 from solvers.errors import FieldError, InputError, NotFoundError, did_you_mean
 from solvers.planners import registry
@@ -379,6 +380,9 @@ def explained(file: str, wish: Wish, workload: str, *, slo_curve: bool) -> tuple
         made = planned(picture, wish, asking)
     plan, outcome = made.plan, outcome_of(made)
     types = {str(device.id): str(device.gpu_type) for device in picture.with_offers().devices}
+    owners = owners_of(picture)
+    policy = owners.policy_for(WorkloadId(name))
+    demands = (*picture.demands, *(Demand.declared(each.id, each.rate_rps_declared) for each in picture.services))
     standing = StandingOwners.of(plan.assignments, plan.planner, plan.parts)
     answer = {
         "summary": {**_summary(plan), "answered": outcome.answered, "stood_in": outcome.stood_in},
@@ -388,7 +392,8 @@ def explained(file: str, wish: Wish, workload: str, *, slo_curve: bool) -> tuple
         "unplaced": plain(gaps(plan.unplaced, name)),
         "waiting": None,
         "insight": plain(told(insight_of(made, wish), None, name)),
-        "owners": owner_sentences(owners_of(picture), standing, name, places_of(picture.with_offers().devices)),
+        "owners": owner_sentences(owners, standing, name, places_of(picture.with_offers().devices)),
+        "demand": next((demand_sentence(each, policy) for each in demands if each.service == name), None),
         "why_not": None,
     }
     if slo_curve:

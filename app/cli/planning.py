@@ -220,6 +220,8 @@ def _explanation(name: str, answer: Document) -> list[Any]:
     if not items and not missing:
         return [f"{name} has no part in this plan", *(waiting or ["a newer one may: headroom plans, then --plan ID"])]
     parts: list[Any] = [listed(_REPLICAS, items)] if items else []
+    if answer.get("demand"):
+        parts.append(f"\n{answer['demand']}" if items else answer["demand"])
     if answer.get("problems"):
         parts += ["\nwhat stands in the way", *(f"  {sentence}" for sentence in answer["problems"])]
     for title, field in (("why", "why"), ("why not", "alternatives")):

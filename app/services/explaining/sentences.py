@@ -17,7 +17,8 @@ from solvers.domain.evidence import Candidate, Fact, Reason, ReasonCode, Relaxat
 from solvers.domain.ids import WorkloadId
 from solvers.domain.ownership import Owners
 from solvers.domain.plan import Assignment, PlannerEnding, Unplaced
-from solvers.domain.policy import Term
+from solvers.domain.policy import Policy, Term
+from solvers.domain.telemetry import Demand, DemandOrigin
 from solvers.domain.workload import ServiceMode, WorkloadKind
 from solvers.planners.registry import pursued
 
@@ -366,6 +367,19 @@ def four_digits(amount: float) -> str:
 
 def _number(amount: float) -> str:
     return f"{amount:.6g}" if abs(amount) < 1e6 else f"{amount:.0f}"
+
+
+NEARLY = 0.95
+"""Of what a policy looks back: reports come now and then."""
+
+
+def demand_sentence(demand: Demand, policy: Policy) -> str:
+    """How much of a service must be served, and how far that looks back."""
+    rate, whole_s = f"{four_digits(demand.rate_rps_upper)} requests/s must be served", policy.demand_lookback_s
+    if demand.origin is DemandOrigin.DECLARED:
+        return f"{rate}, as declared: nobody has counted any lately"
+    more = f"; its policy looks back {whole_s:.0f} s at most" if demand.window_s < NEARLY * whole_s else ""
+    return f"{rate}, the most in any ten of the last {demand.window_s:.0f} seconds{more}"
 
 
 def owner_words(owners: Iterable[KnobOwner]) -> dict[str, str]:

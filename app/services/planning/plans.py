@@ -32,6 +32,7 @@ from app.services.explaining.explaining import (
     why_not,
 )
 from app.services.explaining.sentences import (
+    demand_sentence,
     gap_words,
     given_words,
     mode_sentence,
@@ -49,7 +50,13 @@ from app.services.explaining.solves import (
     refuse_long,
 )
 from app.services.planning.reviewing import PlanDiff, Review, cheaper_words, difference, known_by_now, tag_of
-from app.services.planning.snapshots import StoreObserver, without_idle_built_in
+from app.services.planning.snapshots import (
+    StoreObserver,
+    deciding_policies,
+    read_demands,
+    read_services,
+    without_idle_built_in,
+)
 from app.services.whatif.changes import apply_changes
 from app.services.whatif.made import Made, Wish, planned, request_of
 from app.services.whatif.question import Pictures, WhatIf, WhatIfQuestion, answer
@@ -101,6 +108,8 @@ class Explanation:
     insight: ToldInsight
     owners: tuple[str, ...]
     """Who owns which knob on the devices of the one workload asked about."""
+    demand: str | None
+    """How much of the one service asked about must be served now."""
     problems: tuple[str, ...]
     """What stands in the way of the one workload asked about, as nodes say that were told to hold this plan."""
     why_not: WhyNot | None
@@ -209,6 +218,8 @@ class Plans:
             types = Types(known=frozenset(known), there=frozenset(gpu_types.values()))
             mode = _mode(session, workload) if workload is not None else None
             owners = _owners(session, whole, workload) if workload is not None else ()
+            mine = workload is not None and (project is None or workload.startswith(f"{project}/"))
+            demand = _demand(session, workload) if workload is not None and mine else None
             problems = nodes.problems(session, summary.generation) if workload and summary.generation else {}
             pools = _pools(session)
             waiting = self._waiting(session, project, workload, mode) if workload and mode is not None else None
@@ -225,6 +236,7 @@ class Plans:
             waiting=waiting,
             insight=told(insight, project, workload, pools),
             owners=owners,
+            demand=demand,
             problems=problem_sentences(problems, f"{workload}#", project),
             why_not=why_not(plan, insight, (workload, gpu_type), types, pools.get(workload))
             if workload and gpu_type
@@ -335,6 +347,13 @@ def _owners(session: Session, plan: Plan, workload: str) -> tuple[str, ...]:
     names = places_of(documents.values(session, kinds.DEVICE, Device))
     standing = StandingOwners.of(plan.assignments, plan.planner, plan.parts)
     return tuple(owner_sentences(read_owners(session), standing, workload, names))
+
+
+def _demand(session: Session, workload: str) -> str | None:
+    """Nothing of what is no service."""
+    found = [service for service in read_services(session) if service.id == workload]
+    policies = deciding_policies(session, found)
+    return next((demand_sentence(each, policies[each.service]) for each in read_demands(session, found)), None)
 
 
 AT_ONCE_MAX = 2

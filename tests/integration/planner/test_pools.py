@@ -159,8 +159,10 @@ def test_status_and_explain_say_who_owns_what(site: Site) -> None:
     places = " and ".join(sorted(f"a GPU {device['index']}" for device in held))
     assert f"batch and clock on {places} are owned by policy edge: governor dfs" in mine
     assert f"placement, replicas, share, memory and power on {places} are owned by policy edge: planner morak" in mine
-    other = site.get(f"/v1/plans/{plan}/explain?workload=vision/search")["owners"]
-    assert any("on b GPU " in line and "policy default: planner joint" in line for line in other)
+    other = site.get(f"/v1/plans/{plan}/explain?workload=vision/search")
+    assert any("on b GPU " in line and "policy default: planner joint" in line for line in other["owners"])
+    assert other["demand"].endswith(" requests/s must be served, as declared: nobody has counted any lately")
+    assert site.get(f"/v1/plans/{plan}/explain")["demand"] is None
 
 
 def test_what_contradicts_is_refused_and_named(site: Site) -> None:

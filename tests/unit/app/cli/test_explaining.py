@@ -51,6 +51,13 @@ def test_a_plan_as_json_carries_the_insight(files: Path, headroom: Headroom) -> 
     assert any(item["price"]["resource"] == "gpu" for item in found["insight"]["prices"])
 
 
+def test_what_must_be_served_is_told_first(files: Path, headroom: Headroom) -> None:
+    said = headroom("explain", "demo/vision", "--snapshot", f"{files}/s.json", *BY_COUNT)
+    (told,) = [line for line in said.out.splitlines() if "must be served" in line]
+    assert told.endswith(" requests/s must be served, as declared: nobody has counted any lately")
+    assert said.out.index(told) < said.out.index("why")
+
+
 def test_a_greedy_plan_has_candidates_too(files: Path, headroom: Headroom) -> None:
     found = headroom("plan", "--snapshot", f"{files}/s.json", "--planner", "greedy", "-o", "json", *BY_COUNT).json
     assert len(found["insight"]["candidates"]) == 8

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from app.services.explaining.sentences import (
+    demand_sentence,
     facts_text,
     gap_words,
     given_words,
@@ -24,6 +25,7 @@ from solvers.domain.ids import DeviceId, NodeId, PolicyName, WorkloadId
 from solvers.domain.ownership import Owners, owners_of
 from solvers.domain.plan import Assignment, PlanPart, Unplaced
 from solvers.domain.policy import Objective, Policy, Pool, Term
+from solvers.domain.telemetry import DemandOrigin
 from solvers.domain.workload import ServiceMode, WorkloadKind
 from solvers.planners.writer import pinned_as
 from tests import builders
@@ -35,6 +37,18 @@ def test_every_code_has_a_sentence_of_its_own() -> None:
     assert all(text.endswith(".") for text in said)
     held = [hold_sentence(reason) for reason in HoldReason]
     assert len(set(held)) == len(held) == len(HoldReason)
+
+
+def test_what_must_be_served_is_told_with_how_far_that_looks_back() -> None:
+    policy = builders.policy()
+    seen = builders.demand("demo/vision", 300.0, rate_rps_upper=411.36, window_s=597.2)
+    assert policy.demand_lookback_s == 600.0
+    rate = "411.4 requests/s must be served"
+    assert demand_sentence(seen, policy) == f"{rate}, the most in any ten of the last 597 seconds"
+    shorter = demand_sentence(replace(seen, window_s=60.0), policy)
+    assert shorter == f"{rate}, the most in any ten of the last 60 seconds; its policy looks back 600 s at most"
+    declared = replace(seen, origin=DemandOrigin.DECLARED, window_s=0.0)
+    assert demand_sentence(declared, policy) == f"{rate}, as declared: nobody has counted any lately"
 
 
 def test_who_is_short_although_nothing_bars_it_hears_what_would_help() -> None:
