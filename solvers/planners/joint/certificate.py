@@ -73,7 +73,7 @@ def loosened(snapshot: Snapshot, movable: tuple[WorkloadId, ...], reading: Readi
     fleet = open_fleet(picture, pinned_settings(picture, movable))
     staying = staying_of(picture, movable, needs, fleet, beside=False)
     pools = pools_of(picture, fleet, (), by_failure_domain=any(n.affinity.failure_domains_min > 1 for n in needs))
-    first = [traits.first for traits in pools.traits]
+    first = np.array(pools.first, dtype=np.intp)
     taken = np.array(fleet.occupants[first] > 0, dtype=bool)
     paid = taken & (picture.policy.cost_basis is CostBasis.DEVICE)
     places = ([fleet.index[name] for name in names] for names in pools.devices)
