@@ -45,7 +45,7 @@ from solvers.planners.base import Budget, PlanRequest, Thought
 from solvers.planners.joint import attempt, certificate, change, planner, spare, whole_devices, write
 from solvers.planners.joint.change import reach_terms
 from solvers.planners.joint.planner import Advance, Joint
-from solvers.planners.joint.seat import jobs, parts, seating, standing
+from solvers.planners.joint.seat import jobs, seating, seats, standing
 from solvers.planners.joint.solve import branch, groups, improve, listing, master, prospects, reach, solve
 from solvers.planners.joint.solve.reach import Reached
 from solvers.verify.checks import verify
@@ -363,7 +363,8 @@ PHASES: dict[str, Phase] = {
         _swap(seating, "within_power", _nothing),
     ),
     "seat: exchange": _phase(
-        (seating._within_each, seating._exchanged, parts), _swap(seating, "_exchanged", lambda before, *_, **__: before)
+        (seating._within_each, seating._exchanged, seats.Parts),
+        _swap(seating, "_exchanged", lambda before, *_, **__: before),
     ),
     "seat: power swaps": _phase((standing._swap, standing._spare_w), _swap(standing, "_swap", lambda *_: [])),
     "seat: mend": _phase((seating.mend, seating._add, seating._Drafts), _swap(seating, "mend", _nothing)),

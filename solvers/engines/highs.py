@@ -20,7 +20,7 @@ from typing import Any
 import highspy
 import numpy as np
 
-from solvers.domain.arrays import Floats, Whole
+from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.engines.base import EngineAnswer, EngineStatus, Limits, Program
 from solvers.engines.judgement import (
     LibraryClaim,
@@ -255,6 +255,29 @@ class Columns:
     def number(self) -> Whole:
         """Of every entry: its column."""
         return np.repeat(np.arange(len(self)), np.diff(self.start))
+
+    def reduced(self, duals: Floats) -> Floats:
+        """What each costs beyond what it is worth at these prices of rows."""
+        worth = np.bincount(self.number, weights=self.value * duals[self.row], minlength=len(self))
+        return np.asarray(self.cost - worth)
+
+    def activity(self, counts: Floats | Whole, rows: int) -> Floats:
+        """What so much of each adds to every row."""
+        return np.asarray(np.bincount(self.row, weights=self.value * counts[self.number], minlength=rows))
+
+    def programme(self, integer: Flags, lower: Floats, upper: Floats) -> Program:
+        """All of them between the sides of their rows, with what is to be whole."""
+        return Program(
+            cost=self.cost,
+            lower=np.zeros(len(self)),
+            upper=self.upper,
+            integer=integer,
+            start=self.start,
+            row=self.row,
+            value=self.value,
+            row_lower=lower,
+            row_upper=upper,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

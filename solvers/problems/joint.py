@@ -302,6 +302,13 @@ class JointProblem:
         return np.array([max(1, item.priority) for item in self.workloads], dtype=np.float64)
 
     @cached_property
+    def launch_s(self) -> Floats:
+        """Of each workload, by the network that takes longest."""
+        found = np.zeros(len(self.workloads))
+        np.maximum.at(found, self.variant_workload, [item.launch_s for item in self.variants])
+        return found
+
+    @cached_property
     def must_serve(self) -> Flags:
         """Of which workloads nothing may be missing, as far as it can be had."""
         return np.array([not item.may_wait for item in self.workloads], dtype=np.bool_)

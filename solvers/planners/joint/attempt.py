@@ -8,6 +8,7 @@ kept goes by names, so that it survives whatever comes and goes between two snap
 from __future__ import annotations
 
 import io
+import json
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from solvers.domain.arrays import Flags, Floats, Whole
+from solvers.domain.arrays import Floats, Whole
 from solvers.domain.ids import DeviceId, WorkloadId
 from solvers.domain.plan import Plan
 from solvers.domain.policy import Objective, Term
@@ -39,9 +40,8 @@ from solvers.problems.patterns import Layout, Pattern, Patterns, Prices
 
 KEPT_MAX = 20_000
 """Patterns; the first ones win, so the most useful come first."""
-_FORM = "joint-12"
+_FORM, _LEAF, _TAB = "joint-13", "leaf_", "\t"
 DUST = 1e-9
-_TAB = "\t"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,33 +66,36 @@ NOTHING = Kept()
 
 
 def remember(problem: JointProblem, kept: Kept) -> bytes:
-    """Its patterns, each once, its prices, and the moment."""
+    """Its patterns, each once, its prices, and the moment: arrays, and beside them one document."""
     patterns = (*(item for _, item in kept.toward), *kept.patterns)
     chosen = list({item.key: item for item in patterns}.values())[:KEPT_MAX]
     number = {item.key: place for place, item in enumerate(chosen)}
-    usd = {} if kept.prices is None else named(problem, kept.prices)
+    rows = Patterns.of(chosen, max((len(item.variants) for item in chosen), default=1))
+    prices, shown, none = kept.prices, kept.shown, np.zeros(0)
+    told = {
+        "form": _FORM,
+        "full_at_s": kept.full_at_s,
+        "question": kept.question,
+        "left_usd": kept.left_usd,
+        "kinds": list(_kinds(problem)),
+        "variants": list(_variants(problem)),
+        "toward": {name: number[item.key] for name, item in kept.toward},
+        "usd": {} if prices is None else named(problem, prices),
+        "worth_of": problem.fingerprint,
+        "shown": None if shown is None else asdict(replace(shown, leaves=None)),
+    }
+    leaves = {} if shown is None or shown.leaves is None else asdict(shown.leaves)
     store = io.BytesIO()
     np.savez_compressed(
         store,
-        form=np.array(_FORM),
-        full_at_s=np.array([] if kept.full_at_s is None else [kept.full_at_s], dtype=np.float64),
-        question=np.array(kept.question),
-        left_usd=np.array(kept.left_usd),
-        kinds=np.array(list(_kinds(problem)), dtype=np.str_),
-        variants=np.array(list(_variants(problem)), dtype=np.str_),
-        kind=np.array([item.kind for item in chosen], dtype=np.int32),
-        size=np.array([len(item.variants) for item in chosen], dtype=np.int32),
-        member=np.array([member for item in chosen for member in item.variants], dtype=np.int32),
-        share=np.array([share for item in chosen for share in item.shares_pct], dtype=np.int16),
-        device=np.array([name for name, _ in kept.toward], dtype=np.str_),
-        carries=np.array([number[item.key] for _, item in kept.toward], dtype=np.int32),
-        worth=np.zeros(0) if kept.prices is None or kept.prices.worth_usd is None else kept.prices.worth_usd,
-        worth_of=np.array(problem.fingerprint),
-        watt=np.zeros(0) if kept.prices is None else _watt_usd(problem, kept.prices),
+        told=np.array(json.dumps(told)),
+        kind=rows.kind.astype(np.int32),
+        variants=rows.variants.astype(np.int32),
+        shares_pct=rows.shares_pct.astype(np.int16),
+        worth=none if prices is None or prices.worth_usd is None else prices.worth_usd,
+        watt=none if prices is None else _watt_usd(problem, prices),
         rates=problem.rate_rps,
-        priced=np.array(list(usd), dtype=np.str_),
-        usd=np.array(list(usd.values()), dtype=np.float64),
-        **({} if kept.shown is None else _plain(kept.shown)),
+        **{f"{_LEAF}{name}": value for name, value in leaves.items()},
     )
     return store.getvalue()
 
@@ -100,65 +103,30 @@ def remember(problem: JointProblem, kept: Kept) -> bytes:
 def recall(state: bytes, problem: JointProblem) -> Kept:
     """The moment, and those of the kept patterns that this problem still knows and that keep its rules."""
     try:
-        with np.load(io.BytesIO(state), allow_pickle=False) as kept:
-            if "form" not in kept or str(kept["form"]) != _FORM:
-                return NOTHING
-            fields = {name: np.asarray(kept[name]) for name in kept.files}
-            rows, known = _rows(fields, problem)
-            carries = dict(zip(kept["device"].tolist(), kept["carries"].tolist(), strict=True))
-            moments, question, left_usd = kept["full_at_s"].tolist(), str(kept["question"]), float(kept["left_usd"])
-            usd = dict(zip(kept["priced"].tolist(), kept["usd"].tolist(), strict=True))
-            shown = _shown(fields) if "fleet" in fields else None
+        with np.load(io.BytesIO(state), allow_pickle=False) as file:
+            kept = {name: np.asarray(file[name]) for name in file.files}
+        told = json.loads(str(kept["told"]))
+        if told["form"] != _FORM:
+            return NOTHING
+        rows, known = _rows(kept, told, problem)
     except (ValueError, OSError, EOFError, KeyError, IndexError, zipfile.BadZipFile):
         return NOTHING
     judge = Judge(problem)
     judged = judge.judge(rows)
     good = np.flatnonzero(judged.lawful & (judged.rows.variants[:, 0] >= 0))
     patterns = tuple(judge.patterns(judged.take(good)))
-    now = dict(zip(np.flatnonzero(known)[good].tolist(), patterns, strict=True))
-    toward = tuple((DeviceId(name), now[row]) for name, row in carries.items() if row in now)
+    now = dict(zip(known[good].tolist(), patterns, strict=True))
+    toward = tuple((DeviceId(name), now[row]) for name, row in told["toward"].items() if row in now)
+    leaves = {name.removeprefix(_LEAF): value for name, value in kept.items() if name.startswith(_LEAF)}
+    shown = told["shown"] and Shown(**told["shown"] | {"leaves": Leaves(**leaves) if leaves else None})
     return Kept(
         patterns=patterns,
-        toward=toward if len(toward) == len(carries) else (),
-        prices=_still_shown(problem, prices_of(problem, usd), fields) if usd else None,
-        full_at_s=moments[0] if moments else None,
-        question=question,
-        left_usd=left_usd,
+        toward=toward if len(toward) == len(told["toward"]) else (),
+        prices=_still_shown(problem, prices_of(problem, told["usd"]), kept, told["worth_of"]) if told["usd"] else None,
+        full_at_s=told["full_at_s"],
+        question=told["question"],
+        left_usd=told["left_usd"],
         shown=shown,
-    )
-
-
-def _plain(shown: Shown) -> dict[str, Any]:
-    """By name; `_shown` is the way back."""
-    leaves = {} if shown.leaves is None else {f"leaf_{key}": value for key, value in asdict(shown.leaves).items()}
-    return leaves | {
-        "fleet": np.array(shown.fleet),
-        "shown": np.array([shown.usd_per_h, shown.effort, shown.had_usd]),
-        **{f"{name}_works": np.array(list(rates), dtype=np.str_) for name, rates in _rates(shown)},
-        **{f"{name}_rps": np.array(list(rates.values()), dtype=np.float64) for name, rates in _rates(shown)},
-    }
-
-
-def _rates(shown: Shown) -> tuple[tuple[str, Mapping[WorkloadId, float]], ...]:
-    return ("asked", shown.rates), ("had", shown.had)
-
-
-def _shown(kept: Mapping[str, np.ndarray]) -> Shown:
-    rates, had = (
-        dict(zip(map(WorkloadId, kept[f"{name}_works"].tolist()), kept[f"{name}_rps"].tolist(), strict=True))
-        for name in ("asked", "had")
-    )
-    usd_per_h, effort, had_usd = kept["shown"].tolist()
-    leaf = {name.removeprefix("leaf_"): value for name, value in kept.items() if name.startswith("leaf_")}
-    leaves = Leaves(**leaf) if leaf else None
-    return Shown(
-        fleet=str(kept["fleet"]),
-        rates=rates,
-        usd_per_h=usd_per_h,
-        effort=effort,
-        leaves=leaves,
-        had=had,
-        had_usd=had_usd,
     )
 
 
@@ -192,14 +160,15 @@ def prices_of(problem: JointProblem, usd: Mapping[str, float]) -> Prices:
     return Prices(**each | {"demand_usd": each["demand_usd"] * problem.rate_rps})
 
 
-def _still_shown(problem: JointProblem, prices: Prices, kept: Mapping[str, np.ndarray]) -> Prices:
-    """With what was shown then, where it goes on to hold: where only rates are others. A part of a rate is worth no
-    more where the rate is less. Where it is more, a device that carried all of it may now carry more: that is worth
-    nothing, so the price of a request falls as far as a device could.
+def _still_shown(problem: JointProblem, prices: Prices, kept: Mapping[str, np.ndarray], of: str) -> Prices:
+    """With what was shown then, `of` which problem, where it goes on to hold: where only rates are others. A part of a
+    rate is worth no more where the rate is less. Where it is more, a device that carried all of it may now carry more:
+    that is worth nothing, so the price of a request falls as far as a device could.
     """
+    if not len(kept["worth"]) or of != problem.fingerprint:
+        return prices
     # Watts that cost less than they did, under a cap that was lifted or moved, make contents worth more.
-    same = len(kept["worth"]) and str(kept["worth_of"]) == problem.fingerprint
-    if not same or (_watt_usd(problem, prices) < kept["watt"] * (1 - DUST)).any():
+    if (_watt_usd(problem, prices) < kept["watt"] * (1 - DUST)).any():
         return prices
     before = kept["rates"].astype(np.float64)
     most = np.maximum(before, np.minimum(most_on_a_device(problem, problem.rate_rps > before), problem.rate_rps))
@@ -213,22 +182,19 @@ def _watt_usd(problem: JointProblem, prices: Prices) -> Floats:
     return np.asarray(prices.cap_usd[rows.cap_number] @ rows.cap_pools)
 
 
-def _rows(kept: Mapping[str, np.ndarray], problem: JointProblem) -> tuple[Patterns, Flags]:
+def _rows(kept: Mapping[str, np.ndarray], told: Mapping[str, Any], problem: JointProblem) -> tuple[Patterns, Whole]:
     """Kept patterns in this problem's numbers, and which they are: those that it knows."""
-    kind_of = _kinds(problem)
-    variant_of = _variants(problem)
-    kinds = np.array([kind_of.get(str(name), -1) for name in kept["kinds"]], dtype=np.int64)
-    variants = np.array([variant_of.get(str(name), -1) for name in kept["variants"]], dtype=np.int64)
-    size = kept["size"].astype(np.int64)
+    # The last number is that of an empty place.
+    kinds, variants = (
+        np.array([*(number.get(name, -1) for name in names), -1], dtype=np.int64)
+        for number, names in ((_kinds(problem), told["kinds"]), (_variants(problem), told["variants"]))
+    )
     width = max((pool.clients for pool in problem.pools), default=1)
-    member: Whole = np.full((len(size), max(width, int(size.max(initial=1)))), -1, dtype=np.int64)
-    share = np.zeros_like(member)
-    inside = np.arange(member.shape[1])[None, :] < size[:, None]
-    member[inside] = variants[kept["member"].astype(np.int64)] if len(kept["member"]) else 0
-    share[inside] = kept["share"].astype(np.int64)
-    kind = kinds[kept["kind"].astype(np.int64)] if len(size) else np.zeros(0, dtype=np.int64)
-    known = (kind >= 0) & (~inside | (member >= 0)).all(axis=1) & (size <= width) & (size > 0)
-    return Patterns(kind=kind[known], variants=member[known][:, :width], shares_pct=share[known][:, :width]), known
+    shares_pct = kept["shares_pct"].astype(np.int64)
+    every = Patterns(kind=kinds[kept["kind"]], variants=variants[kept["variants"]], shares_pct=shares_pct)
+    strange = (every.variants < 0) & (kept["variants"] >= 0)
+    known = np.flatnonzero((every.kind >= 0) & ~strange.any(axis=1) & (kept["variants"][:, width:] < 0).all(axis=1))
+    return every.take(known).narrowed(width).widened(width), known
 
 
 def _variants(problem: JointProblem) -> dict[str, int]:
@@ -340,22 +306,14 @@ class Attempt:
             units = round(worth) if worth * SOLVE_S_PER_UNIT * self.clock.crowding < left_s else None
         return Deadline(left_s, units)
 
-    def spare_deadline(self, units: int | None = None) -> Deadline:
-        """What giving spare capacity away may take, with enough kept back for writing and explaining."""
-        return Deadline(self.clock.left_s - self._write_s() - self._explain_s(), units)
-
-    def exchange_deadline(self) -> Deadline:
-        """What exchanging devices under every node's own cap may take."""
-        return self.spare_deadline(self.request.budget.work_units or EXCHANGE_UNITS)
+    def spare_deadline(self, units: int | None = None, plans: int = 1) -> Deadline:
+        """What so much work may take, with enough kept back for writing so many plans and for explaining."""
+        return Deadline(self.clock.left_s - plans * self._write_s() - self._explain_s(), units)
 
     @property
     def of_many_groups(self) -> bool:
         """Whether only a part of what can be had at once of what stands is looked at."""
         return len(self.reading.standing_patterns) > GROUPS_MAX
-
-    def way_deadline(self) -> Deadline:
-        """What finding room may take for what cannot be had at once; then what makes it is written, too."""
-        return Deadline(self.clock.left_s - WAY_WRITES * self._write_s() - self._explain_s(), WAY_UNITS)
 
     def certificate(self, kept: Kept, *found: Layout) -> Certificate:
         """What prices of this solve, or of an earlier one, prove of whatever plan. `found`: what is known to do."""

@@ -37,7 +37,7 @@ from solvers.planners.joint.solve.pricing import Look, Pricing, lagrangian
 from solvers.problems.fleet import Fleet, open_fleet
 from solvers.problems.joint import WHOLE_PCT, JointProblem, Workload
 from solvers.problems.needs import needs_of
-from solvers.problems.patterns import Judged, Layout, Pattern, Patterns, Prices
+from solvers.problems.patterns import Judged, Layout, Pattern, Prices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ def loosened(snapshot: Snapshot, movable: tuple[WorkloadId, ...], reading: Readi
     fleet = open_fleet(picture, pinned_settings(picture, movable))
     staying = staying_of(picture, movable, needs, fleet, beside=False)
     pools = pools_of(picture, fleet, (), by_failure_domain=any(n.affinity.failure_domains_min > 1 for n in needs))
-    first = [traits.first for traits in pools.traits]
+    first = np.array(pools.first, dtype=np.intp)
     taken = np.array(fleet.occupants[first] > 0, dtype=bool)
     paid = taken & (picture.policy.cost_basis is CostBasis.DEVICE)
     places = ([fleet.index[name] for name in names] for names in pools.devices)
@@ -360,7 +360,7 @@ def certified(request: PlanRequest, plan: Plan) -> Plan:
 def lone(problem: JointProblem, kinds: Whole, variants: Whole, shares_pct: Whole) -> Judged:
     """Replicas alone on devices, whatever limits what those may draw: with a smaller batch they may keep within it."""
     pools = tuple(replace(item, capped=False) for item in problem.pools)
-    return Judge(replace(problem, pools=pools)).judge(Patterns.singles(kinds, variants, shares_pct))
+    return Judge(replace(problem, pools=pools)).alone(kinds, variants, shares_pct)
 
 
 def most_on_a_device(problem: JointProblem, works: Flags) -> Floats:
@@ -369,7 +369,7 @@ def most_on_a_device(problem: JointProblem, works: Flags) -> Floats:
     if problem.kinds * len(variants) * len(problem.lone_pct) > ALONE_MAX or not len(variants):
         return found
     judged = lone(problem, np.arange(problem.kinds), variants, problem.lone_pct)
-    share, alone_rps = judged.rows.shares_pct[:, 0], judged.capacity_rps[:, 0] * judged.lawful
+    share, alone_rps = judged.rows.shares_pct[:, 0], judged.capacity_rps[:, 0]
     work = problem.variant_workload[judged.rows.variants[:, 0]]
     each = np.array([item.per_device_max for item in problem.workloads])
     most, dense = np.zeros(len(works)), np.zeros(len(works))
@@ -404,7 +404,7 @@ class _Glance:
         low = np.concatenate([shares[:1], np.minimum(shares[:-1] + step, shares[1:])])
         judged = lone(problem, open_kinds, np.arange(len(problem.variants)), shares)
         kind, at = judged.rows.kind, np.searchsorted(shares, judged.rows.shares_pct[:, 0])
-        some = np.flatnonzero(judged.lawful & (low[at] <= loose.room_pct[problem.kind_pool[kind]]))
+        some = np.flatnonzero(low[at] <= loose.room_pct[problem.kind_pool[kind]])
         held_usd = problem.held_usd(kind, judged.rows.variants[:, 0], low[at]) * problem.by_replica
         judged = replace(judged, usd_per_h=held_usd)
         return _Glance(problem=loose, rows=rows, alone=judged.take(some), low_pct=low[at][some].astype(np.float64))
@@ -434,7 +434,7 @@ class _Glance:
         problem, rows, judged = self.problem.problem, self.rows, self.alone
         pool = problem.kind_pool[judged.rows.kind]
         parts = (judged.take(np.s_[at : at + AT_ONCE_MAX]) for at in range(0, len(judged), AT_ONCE_MAX))
-        worth = -np.concatenate([np.zeros(0), *(rows.reduced(rows.columns(part), duals) for part in parts)])
+        worth = -np.concatenate([np.zeros(0), *(rows.columns(part).reduced(duals) for part in parts)])
         most, dense = np.zeros((2, len(problem.pools)))
         np.maximum.at(most, pool, worth)
         np.maximum.at(dense, pool, worth / self.low_pct)

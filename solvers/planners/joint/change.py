@@ -124,7 +124,7 @@ def solved(search: JointSearch, request: PlanRequest, reading: Reading, state: b
     if search.stuck is not None and not mended and (near is None or near.short):
         search.stuck()
     if opened is None:
-        found = _found(search, problem, order, reach_part(deadline, little_part(request)))
+        found = _found(search, problem, order, little_part(request))
     patterns = (*found.patterns, *found.columns, *order.warm)
     if opened is None and standing:
         within = portion(deadline, min(1.0, little_part(request) / max(deadline.left_part, DUST)))
@@ -148,11 +148,14 @@ def solved(search: JointSearch, request: PlanRequest, reading: Reading, state: b
     )
 
 
-def _found(search: JointSearch, problem: JointProblem, order: SolveOrder, kept: float) -> Layout:
-    """What the search finds; where something stands, a part of the time is kept from it."""
+def _found(search: JointSearch, problem: JointProblem, order: SolveOrder, part: float) -> Layout:
+    """What the search finds; where something stands, a part of the time is kept for that: of a long one no more than it
+    takes.
+    """
     if not order.standing:
         return search.solve(problem, order, search.deadline)
-    within = portion(search.deadline, 1 - kept)
+    seconds = search.deadline.left_s if search.deadline.work_units is None else 0.0
+    within = portion(search.deadline, 1 - (min(part, REACH_MOST_S / seconds) if seconds > 0.0 else part))
     found = search.solve(problem, order, within)
     charge(search.deadline, within)
     return found
@@ -166,12 +169,6 @@ def turn_of(request: PlanRequest) -> int:
 def little_part(request: PlanRequest) -> float:
     """Of a deadline, for what stands: more of it where little of what a search finds can be promoted."""
     return REACH_PART if rearranges(request) else REACH_FEW_PART
-
-
-def reach_part(deadline: Deadline, part: float) -> float:
-    """Of what is left of a deadline, for what stands after a search: of a long one no more than that takes."""
-    seconds = deadline.left_s if deadline.work_units is None else 0.0
-    return min(part, REACH_MOST_S / seconds) if seconds > 0.0 else part
 
 
 def asked_again(kept: Kept, plan: Plan, stands: Target) -> Kept:

@@ -25,7 +25,18 @@ from solvers.errors import EngineError
 from solvers.models.worth import aim_of
 from solvers.planners import registry
 from solvers.planners.base import IncumbentTaker, PlannerSpec, PlanRequest, Recalling, Thought, hand_over
-from solvers.planners.joint.attempt import NOTHING, SPEC, Attempt, Kept, affords_first, rearranges, remember
+from solvers.planners.joint.attempt import (
+    EXCHANGE_UNITS,
+    NOTHING,
+    SPEC,
+    WAY_UNITS,
+    WAY_WRITES,
+    Attempt,
+    Kept,
+    affords_first,
+    rearranges,
+    remember,
+)
 from solvers.planners.joint.certificate import Certificate, solved_usd
 from solvers.planners.joint.change import JointSearch, Solve, Solved, asked_again, breaks_limits, solved
 from solvers.planners.joint.explain.explaining import explained
@@ -290,7 +301,8 @@ def seats_of(attempt: Attempt, found: Found) -> Seats:
     layouts = [item for item in (reached.layout if reached else None, found.counted) if item is not None]
     if found.solved.searched or not (layouts or found.mended):
         layouts += [found.solved.found, *found.solved.found.before[::-1]]
-    seated = seatings(attempt.floor, layouts, attempt.terms, attempt.exchange_deadline())
+    exchange = attempt.spare_deadline(attempt.request.budget.work_units or EXCHANGE_UNITS)
+    seated = seatings(attempt.floor, layouts, attempt.terms, exchange)
     seated += [found.mended] if found.mended else []
     seated += [seated_as(attempt.floor, found.solved.toward)] if found.solved.toward else []
     # What stands may break limits that came after it, and little changes of it may, too.
@@ -361,10 +373,10 @@ def rivals_of(attempt: Attempt, seats: Seats, found: Found) -> Rivals:
     if not (pursuing or attempt.reading.open_ended):
         plans[own], to = _by_way(attempt, found, plans[own], seats)
     toward = tuple((attempt.floor.names[at], item) for at, item in enumerate(to.patterns) if item)
-    interrupted: Mapping[str, float] = {}
+    interrupted, lacks = dict[str, float](), bool(standing) and plans[own].objective.unserved > DUST
     if pursuing:
         plans, interrupted = _pursued(attempt, seats, found.solved.found, plans)
-    elif plans[own].objective.unserved > DUST and _may_stand(attempt, plans):
+    elif lacks and STANDING not in plans and not (attempt.hurried or breaks_limits(attempt.reading)):
         plans[STANDING] = attempt.written(seat(attempt.floor, layout_of(standing), attempt.terms))
     plans = {name: bounded(found, item) for name, item in plans.items()}
     parts = [interrupted.get(name, 0.0) for name in plans]
@@ -394,13 +406,6 @@ def _within_churn(attempt: Attempt, found: Found, plan: Plan, seats: Seats) -> t
     return (step.plan, less) if step.transition.changes and step.worthwhile else (plan, seats)
 
 
-def _may_stand(attempt: Attempt, plans: Mapping[str, Plan]) -> bool:
-    """Whether what stands is worth holding against what was found."""
-    reading = attempt.reading
-    asked = STANDING not in plans and reading.standing_patterns and not attempt.hurried
-    return bool(asked) and not breaks_limits(reading)
-
-
 def _by_way(attempt: Attempt, found: Found, plan: Plan, seats: Seats) -> tuple[Plan, Seats]:
     """This plan, or room for what was found, if nothing leads there at once without a break, and it saves more yet than
     this plan does: what is to be had at once comes first, for from there room may not be needed. And where it leads.
@@ -419,7 +424,7 @@ def _by_way(attempt: Attempt, found: Found, plan: Plan, seats: Seats) -> tuple[P
         return plan, seats
 
     def meanwhile(problem: JointProblem) -> Layout:
-        within = attempt.way_deadline()
+        within = attempt.spare_deadline(WAY_UNITS, WAY_WRITES)
         some = attempt.of_many_groups and not within.over
         return found.solve(problem, SolveOrder(gap=WAY_GAP), within) if some else EMPTY
 

@@ -27,8 +27,9 @@ from solvers.domain.arrays import Flags, Floats, Parallel, Whole
 from solvers.domain.ids import ServiceId, WorkloadId
 from solvers.domain.policy import Term
 from solvers.domain.workload import WorkloadKind
-from solvers.engines.base import Limits, Program, ProgrammeRows, create
+from solvers.engines.base import Limits, Program, create
 from solvers.engines.deadline import Deadline
+from solvers.engines.highs import Columns
 from solvers.planners.joint.reading.formulation import Reading
 from solvers.planners.joint.seat.seating import match
 from solvers.planners.joint.seat.seats import DUST, DUST_W, Floor, Move, Seats, members_of
@@ -403,10 +404,8 @@ class _Sheet:
         self.worth = found.judged.full_rps.sum(axis=1)
         rates, replicas, places = found.granted_rps, found.replicas, np.eye(len(devices))[place]
         self.cells = np.concatenate([rates, rates, replicas, -ends_rps, replicas, places], axis=1)
-        launch_s = np.zeros(len(work))
-        np.maximum.at(launch_s, problem.variant_workload, [item.launch_s for item in problem.variants])
-        weight, part = problem.weight / problem.weight.mean(), launch_s / reading.snapshot.policy.interruption_over_s
-        each = (SHORT_FULL_RPS, HEADROOM_FULL_RPS, SHORT_FULL_RPS, SHORT_FULL_RPS * part)
+        weight, period_s = problem.weight / problem.weight.mean(), reading.snapshot.policy.interruption_over_s
+        each = (SHORT_FULL_RPS, HEADROOM_FULL_RPS, SHORT_FULL_RPS, SHORT_FULL_RPS * (problem.launch_s / period_s))
         self.price = np.concatenate([item * weight for item in each])
 
     def reduced(self, duals: Floats) -> Floats:
@@ -415,18 +414,16 @@ class _Sheet:
 
     def program(self, chosen: Whole, *, integer: bool) -> Program:
         """The programme over some of the contents."""
-        rows, cells, slacks = ProgrammeRows(), self.cells[chosen], len(self.price)
-        slack = rows.add_columns(self.price, np.full(slacks, np.inf), integer=False)
-        most = self.devices[self.place[chosen]]
-        take = rows.add_columns(-self.worth[chosen], most, integer=integer)
-        sides = rows.add_rows(
-            np.concatenate([self.lower, np.full(len(self.upper), -np.inf)]),
-            np.concatenate([np.full(slacks, np.inf), self.upper]),
-        )
-        rows.enter(sides[:slacks], slack, 1.0)
+        cells, every = self.cells[chosen], np.arange(len(self.price))
         column, row = np.nonzero(cells)
-        rows.enter(row, take[column], cells[column, row])
-        return rows.program()
+        most, value = self.devices[self.place[chosen]], cells[column, row]
+        slack = Columns.of(self.price, column=every, row=every, value=np.ones(len(every)))
+        take = Columns.of(-self.worth[chosen], column=column, row=row, value=value, upper=most)
+        return Columns.joined([slack, take]).programme(
+            np.repeat([False, integer], [len(slack), len(take)]),
+            np.concatenate([self.lower, np.full(len(self.upper), -np.inf)]),
+            np.concatenate([np.full(len(every), np.inf), self.upper]),
+        )
 
 
 def _of_pools(reading: Reading, found: Contents) -> _Sheet:

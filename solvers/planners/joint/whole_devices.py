@@ -14,7 +14,7 @@ from solvers.planners.counting.covers import cover
 from solvers.planners.counting.demands import Covers
 from solvers.planners.joint.solve.judge import Judge
 from solvers.problems.joint import WHOLE_PCT, JointProblem
-from solvers.problems.patterns import Layout, Pattern, Patterns, serve
+from solvers.problems.patterns import Layout, Pattern, serve
 
 ENGINE = "highs"
 WORKLOADS_COUNTED_MAX = 60
@@ -28,7 +28,9 @@ def counted(problem: JointProblem, deadline: Deadline, gap: float) -> Layout | N
     apart = single and problem.only_whole and not (problem.coupled or problem.by_replica)
     if not apart or (deadline.work_units is not None and len(problem.workloads) > WORKLOADS_COUNTED_MAX):
         return None
-    options = options_of(problem)
+    judge, variants = Judge(problem), np.arange(len(problem.variants))
+    alone = judge.patterns(judge.alone(np.arange(problem.kinds), variants, np.array([WHOLE_PCT])))
+    options = sorted(alone, key=lambda item: (problem.variants[item.variants[0]].workload, item.key))
     if not options:
         return None
     covers = Covers(
@@ -50,14 +52,6 @@ def counted(problem: JointProblem, deadline: Deadline, gap: float) -> Layout | N
     spared = _energy_spared(problem, options)
     proven = found.bound - spared if np.isfinite(found.bound) and not found.unserved_least else None
     return Layout(patterns=patterns, counts=counts, bound_usd_per_h=proven)
-
-
-def options_of(problem: JointProblem) -> list[Pattern]:
-    """What a whole device of every kind serves of every variant, by workload."""
-    judge, variants = Judge(problem), np.arange(len(problem.variants))
-    judged = judge.judge(Patterns.singles(np.arange(problem.kinds), variants, np.array([WHOLE_PCT])))
-    found = judge.patterns(judged.take(judged.lawful))
-    return sorted(found, key=lambda item: (problem.variants[item.variants[0]].workload, item.key))
 
 
 def _energy_spared(problem: JointProblem, options: list[Pattern]) -> float:

@@ -458,10 +458,8 @@ def _as_it_stands(made: Envelope, batch: int, before: Envelope) -> Envelope:
 
 def _clocks(problem: JointProblem, pattern: Pattern, highest: Sequence[int]) -> list[int]:
     """From the lowest clock at which the largest batches of all keep every promise to the highest there is."""
-    planned, listed = (
-        int(problem.kind_clock_mhz[pattern.kind]),
-        problem.clocks_mhz(int(problem.kind_pool[pattern.kind])),
-    )
+    planned = int(problem.kind_clock_mhz[pattern.kind])
+    listed = problem.clocks_mhz(int(problem.kind_pool[pattern.kind]))
     for clock in listed:
         at_clock = zip(*_reads(problem, [_at_clock(problem, pattern, clock)]), highest, strict=True)
         if clock >= planned or all(read.rate_rps[column] > 0 for read, column in at_clock):

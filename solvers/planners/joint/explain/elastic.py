@@ -11,7 +11,6 @@ Room beside others on a device is not looked at: the planner has filled that alr
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +22,7 @@ from solvers.domain.change import Target
 from solvers.domain.device import OFFERED, Offer, PowerScope, is_offered
 from solvers.domain.evidence import Resource
 from solvers.domain.grouping import grouped, summed
-from solvers.domain.ids import DeviceId, GpuTypeName, ProjectName, WorkloadId
+from solvers.domain.ids import DeviceId, GpuTypeName, WorkloadId
 from solvers.domain.plan import Plan
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import SLO_MAX, Service, SloKind
@@ -31,7 +30,7 @@ from solvers.engines.base import EngineStatus, Limits, ProgrammeRows, create
 from solvers.planners.joint.reading.formulation import Reading, read
 from solvers.planners.joint.solve.judge import Judge
 from solvers.problems.fleet import under
-from solvers.problems.patterns import Patterns
+from solvers.problems.needs import Need
 
 CHARGE = 1000.0
 """For each thing that gives at all, beside its amount."""
@@ -44,11 +43,12 @@ LIMITS = Limits(time_s=20.0, work=200.0, gap=1e-6)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Give:
-    """What gives: of what, and for which workload where it is a rule of one."""
+    """What gives: of what, how much of it there is, and for which workload where it is a rule of one."""
 
     resource: Resource
     subject: str
     workload: WorkloadId | None = None
+    now: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,13 +66,10 @@ class Configs(Parallel):
 class Ask:
     """What a workload that is short still asks for, and what its own rules leave."""
 
-    workload: WorkloadId
-    project: ProjectName
+    need: Need
     rate_rps: float
     replicas: int
     configs: Configs
-    allowed: frozenset[GpuTypeName]
-    """Types that it may use; empty: all."""
     budget_left: float
     replicas_left: float
 
@@ -104,13 +101,14 @@ class _ElasticProgramme:
         pools = room.elastic.problem.pools
         for cell, row in zip(cells, self._device_row, strict=True):
             if cell.new:
-                give = Give(resource=Resource.GPU, subject=cell.gpu_type)
+                give = Give(resource=Resource.GPU, subject=cell.gpu_type, now=float(room.types[cell.gpu_type]))
                 self._give(give, row, 1 + pools[cell.pool].usd_per_h, NEW_MAX, integer=True)
         for cap, row in zip(room.caps, self._cap_row, strict=True):
             most = sum(pools[cell.pool].limit_w * cell.devices for cell in cells)
-            self._give(Give(resource=Resource.POWER_W, subject=cap.name), row, WATT_WEIGHT, min(most, WATTS_MAX))
+            give = Give(resource=Resource.POWER_W, subject=cap.name, now=cap.whole)
+            self._give(give, row, WATT_WEIGHT, min(most, WATTS_MAX))
         for name, row in self._quota_row.items():
-            self._give(Give(resource=Resource.QUOTA_GPU, subject=name), row, 1.0, NEW_MAX)
+            self._give(Give(resource=Resource.QUOTA_GPU, subject=name, now=room.quotas[name].whole), row, 1.0, NEW_MAX)
 
     def _at_most(self, upper: float) -> Whole:
         return self.rows.add_rows(np.array([-np.inf]), np.array([upper]))
@@ -131,15 +129,15 @@ class _ElasticProgramme:
 
     def seat(self, ask: Ask) -> None:
         """Columns for every configuration on every group of free devices."""
-        rows, own = self.rows, ask.workload
+        rows, own, project = self.rows, ask.need.workload, ask.need.project
         demand = rows.add_rows(np.array([1.0 if ask.rate_rps > 0 else -np.inf]), np.array([np.inf]))
         floor = rows.add_rows(np.array([float(ask.replicas)]), np.array([np.inf]))
         most = self._at_most(max(0.0, ask.replicas_left))
         money = self._at_most(max(0.0, ask.budget_left))
-        more = Give(resource=Resource.REPLICA, subject=own, workload=own)
+        more = Give(resource=Resource.REPLICA, subject=own, workload=own, now=float(ask.need.replicas_max))
         self._give(more, most, 1.0, NEW_MAX, integer=True)
-        if math.isfinite(ask.budget_left):
-            self._give(Give(resource=Resource.BUDGET_USD, subject=own, workload=own), money, 1.0, 1e4)
+        if (budget := ask.need.budget_usd_per_h) is not None:
+            self._give(Give(resource=Resource.BUDGET_USD, subject=own, workload=own, now=budget), money, 1.0, 1e4)
         closed = self._closed(ask)
         for cell, device_row in zip(self.cells, self._device_row, strict=True):
             gate, pool = closed.get(cell.gpu_type), self.room.elastic.problem.pools[cell.pool]
@@ -151,8 +149,8 @@ class _ElasticProgramme:
             rows.enter(device_row, replicas, 1.0)
             for cap in cell.caps:
                 rows.enter(self._cap_row[cap], replicas, here.watts + cell.idle_w)
-            if ask.project in self._quota_row:
-                rows.enter(self._quota_row[ask.project], replicas, share * pool.gpu_part)
+            if project in self._quota_row:
+                rows.enter(self._quota_row[project], replicas, share * pool.gpu_part)
             if ask.rate_rps > 0:
                 rows.enter(demand, replicas, here.rate_rps / ask.rate_rps)
             for row in (floor, most) if gate is None else (floor, most, gate):
@@ -162,15 +160,14 @@ class _ElasticProgramme:
     def _closed(self, ask: Ask) -> dict[GpuTypeName, Whole | None]:
         """Types that it may not use: the row that opens each, or None where it stays shut."""
         found: dict[GpuTypeName, Whole | None] = {}
-        for name in sorted({cell.gpu_type for cell in self.cells}):
-            if not ask.allowed or name in ask.allowed:
-                continue
+        allowed, types = set(ask.need.gpu_types_allowed), {cell.gpu_type for cell in self.cells}
+        for name in sorted(types - allowed if allowed else ()):
             found[name] = None
             if Resource.GPU_TYPE in self.may_give:
                 row = self._at_most(0.0)
                 opened = self._column(CHARGE + 1, 1.0, integer=True)
                 self.rows.enter(row, opened, -float(NEW_MAX))
-                self.slack[Give(resource=Resource.GPU_TYPE, subject=name, workload=ask.workload)] = opened
+                self.slack[Give(resource=Resource.GPU_TYPE, subject=name, workload=ask.need.workload)] = opened
                 found[name] = row
         return found
 
@@ -179,8 +176,8 @@ def configs_of(judge: Judge, number: int) -> Configs:
     """One workload's configurations: on each pool those that no other beats in rate, watts and share at once."""
     problem = judge.problem
     mine = np.flatnonzero(problem.variant_workload == number)
-    judged = judge.judge(Patterns.singles(np.arange(problem.kinds), mine, problem.shares_pct))
-    rate, share = np.where(judged.lawful, judged.capacity_rps[:, 0], 0.0), judged.rows.shares_pct[:, 0]
+    judged = judge.alone(np.arange(problem.kinds), mine, problem.shares_pct)
+    rate, share = judged.capacity_rps[:, 0], judged.rows.shares_pct[:, 0]
     pool = problem.kind_pool[judged.rows.kind]
     watts = judged.draw_w - judge.idle_w[pool]
     keep = [
@@ -239,7 +236,7 @@ class Room:
 
     def __init__(self, reading: Reading, elastic: Reading, plan: Plan, anew: Iterable[WorkloadId] = ()) -> None:
         # As it is, offers standing ready; and of the short workloads alone.
-        self.picture, self.elastic = reading.snapshot, elastic
+        self.reading, self.elastic, self.plan, picture = reading, elastic, plan, reading.snapshot
         self._fleet = fleet = reading.fleet
         again = set(anew)
         on = Counter(item.device for item in plan.assignments)
@@ -253,8 +250,8 @@ class Room:
                 self.spent_usd_per_h[item.workload] += fleet.class_at(number).usd_per_h * item.share_pct_sm / 100
                 used[item.workload.partition("/")[0]] += fleet.gpus(number, item.share_pct_sm)
         # Those on single devices are in its power limit.
-        self._wide = [cap for cap in self.picture.power_caps if cap.scope is not PowerScope.DEVICE]
-        inside = under(self.picture, fleet.devices)
+        self._wide = [cap for cap in picture.power_caps if cap.scope is not PowerScope.DEVICE]
+        inside = under(picture, fleet.devices)
         watts = summed(stays, lambda item: item.device, lambda item: item.power_w_planned)
         self._over = np.zeros((len(self._wide), len(fleet.devices)), dtype=np.bool_)
         for row, cap in enumerate(self._wide):
@@ -267,7 +264,7 @@ class Room:
         )
         self.quotas = {
             item.name: Limit(name=item.name, whole=item.quota_gpus, left=max(0.0, item.quota_gpus - used[item.name]))
-            for item in self.picture.projects
+            for item in picture.projects
             if item.quota_gpus is not None
         }
         usable = (device for device, usable in zip(fleet.devices, fleet.usable, strict=True) if usable)

@@ -22,7 +22,7 @@ import numpy as np
 from solvers.domain.arrays import Floats, Whole
 from solvers.domain.evidence import Fact, Insight, ReasonCode, Relaxation, Resource, ShadowPrice
 from solvers.domain.grouping import grouped, summed
-from solvers.domain.ids import GpuTypeName, ProjectName, WorkloadId
+from solvers.domain.ids import WorkloadId
 from solvers.domain.plan import Plan, Unplaced
 from solvers.domain.workload import WorkloadKind
 from solvers.planners.joint.explain.candidates import candidates_of
@@ -167,23 +167,19 @@ def relaxations_of(reading: Reading, plan: Plan, most: int = SHORT_MAX) -> tuple
     found: list[Relaxation] = []
     for gap in told:
         for anew in ((gap.workload,), ()):
-            teller = _Teller(reading=reading, plan=plan, room=Room(reading, elastic, plan, anew), needs=needs)
-            ways = [*teller.ways(gap)]
+            ways = [*_Teller(Room(reading, elastic, plan, anew), needs).ways(gap)]
             if ways:
                 # With its own replicas as they are only where anew nothing would have to give: a better plan would do.
                 found += ways
                 break
     if 1 < len(gaps) <= most:
         together = Room(reading, elastic, plan, (gap.workload for gap in told))
-        found += _Teller(reading=reading, plan=plan, room=together, needs=needs).together(told)
+        found += _Teller(together, needs).together(told)
     return tuple(found)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Teller:
-    reading: Reading
-    """Of the plan."""
-    plan: Plan
     room: Room
     needs: dict[WorkloadId, Need]
 
@@ -226,32 +222,10 @@ class _Teller:
 
     def _told(self, given: dict[Give, float], workload: WorkloadId | None) -> Iterator[Relaxation]:
         for give, amount in given.items():
-            now = self._now(give)
             whole = give.resource in (Resource.GPU, Resource.REPLICA, Resource.GPU_TYPE)
-            needed = now + (math.ceil(amount - FULLY) if whole else amount)
-            yield Relaxation(
-                resource=give.resource,
-                subject=give.subject,
-                workload=workload,
-                value_now=round(now, 6),
-                value_needed=needed if whole else math.ceil(needed * 1e4 - FULLY) / 1e4,
-            )
-
-    def _now(self, give: Give) -> float:
-        room, subject = self.room, give.subject
-        match give.resource:
-            case Resource.GPU:
-                return float(room.types[GpuTypeName(subject)])
-            case Resource.POWER_W:
-                return next(cap.whole for cap in room.caps if cap.name == subject)
-            case Resource.QUOTA_GPU:
-                return room.quotas[ProjectName(subject)].whole
-            case Resource.REPLICA:
-                return float(self.needs[WorkloadId(subject)].replicas_max)
-            case Resource.BUDGET_USD:
-                return self.needs[WorkloadId(subject)].budget_usd_per_h or 0.0
-            case _:
-                return 0.0
+            needed = give.now + (math.ceil(amount - FULLY) if whole else amount)
+            needed = needed if whole else math.ceil(needed * 1e4 - FULLY) / 1e4
+            yield _relaxation(give.resource, give.subject, workload, round(give.now, 6), needed)
 
     # -- what is asked ------------------------------------------------------------------------------------------------
 
@@ -269,12 +243,10 @@ class _Teller:
         spent = self.room.spent_usd_per_h.get(gap.workload, 0.0)
         gained = 0.0 if looser == 1.0 else self._gained_rps(need, number, limit_ms)
         return Ask(
-            workload=need.workload,
-            project=need.project,
+            need=need,
             rate_rps=max(0.0, need.rate_rps_least - served - gained),
             replicas=missing,
             configs=configs_of(judge, number),
-            allowed=frozenset(need.gpu_types_allowed),
             budget_left=math.inf if need.budget_usd_per_h is None else need.budget_usd_per_h - spent,
             replicas_left=float(need.replicas_max - len(held)),
         )
@@ -288,7 +260,7 @@ class _Teller:
         held = [item for item in mine if item.device in pool_of and item.model in variants]
         if not held or need.limit_ms is None:
             return 0.0
-        clocks = {item.device: item.clock_mhz_sm for item in self.plan.settings}
+        clocks = {item.device: item.clock_mhz_sm for item in self.room.plan.settings}
         kinds = []
         for item in held:
             here = np.flatnonzero(problem.kind_pool == pool_of[item.device])
@@ -324,11 +296,7 @@ class _Teller:
         # To three digits, never shorter.
         unit, own = 10.0 ** (math.floor(math.log10(limit_ms)) - 2), need.workload
         needed = round(math.ceil(limit_ms / unit - FULLY) * unit, 9)
-        return [
-            Relaxation(
-                resource=Resource.LATENCY_MS, subject=own, workload=own, value_now=need.limit_ms, value_needed=needed
-            )
-        ]
+        return [_relaxation(Resource.LATENCY_MS, own, own, need.limit_ms, needed)]
 
     def _looser_and_more(self, gap: Unplaced, need: Need) -> Iterator[Relaxation]:
         """A longer promise and what else has to give with it."""
@@ -349,28 +317,21 @@ class _Teller:
         """Where memory alone rules a type out: what a device of it would have to have."""
         lacking = [
             (facts["memory_mib_needed"], gpu_type, facts["memory_mib_device"], reason)
-            for (workload, gpu_type), reason in sorted(self.reading.refusals.items())
+            for (workload, gpu_type), reason in sorted(self.room.reading.refusals.items())
             if workload == need.workload and reason.code is ReasonCode.NO_MEMORY_LEFT
             for facts in [{fact.name: float(fact.value) for fact in reason.facts}]
         ]
         if not lacking:
             return []
         needed, gpu_type, has, reason = min(lacking, key=lambda item: item[:2])
-        return [
-            Relaxation(
-                resource=Resource.MEMORY_GIB,
-                subject=gpu_type,
-                workload=need.workload,
-                value_now=round(has / MIB_PER_GIB, 3),
-                value_needed=math.ceil(needed / MIB_PER_GIB * 1000) / 1000,
-                reason=reason,
-            )
-        ]
+        now_gib, needed_gib = round(has / MIB_PER_GIB, 3), math.ceil(needed / MIB_PER_GIB * 1000) / 1000
+        told = _relaxation(Resource.MEMORY_GIB, gpu_type, need.workload, now_gib, needed_gib)
+        return [replace(told, reason=reason)]
 
     def _yielding(self, need: Need, ask: Ask) -> list[Relaxation]:
         """The workload of lowest priority below it that could leave it devices of its own, and what it would lose."""
         others = [item for item in self.needs.values() if item.priority < need.priority]
-        on = grouped(self.plan.assignments, lambda item: item.device)
+        on = grouped(self.room.plan.assignments, lambda item: item.device)
         asked = [other for other in others if other.workload in self.room.held]
         for other in sorted(asked, key=lambda item: (item.priority, item.workload))[:YIELD_MAX]:
             mine = self.room.held[other.workload]
@@ -379,18 +340,15 @@ class _Teller:
             for count in sorted({1, len(own) // 2, len(own)} - {0}):
                 cells = self.room.cells_of(item.device for item in own[:count])
                 if cells and settle(self.room, [ask], frozenset(), cells) is not None:
-                    lost = sum(item.capacity_rps for item in own[:count])
-                    served = sum(item.capacity_rps for item in mine)
-                    return [
-                        Relaxation(
-                            resource=Resource.RATE_RPS,
-                            subject=other.workload,
-                            workload=need.workload,
-                            value_now=round(other.rate_rps_least, 4),
-                            value_needed=round(max(0.0, min(other.rate_rps_least, served - lost)), 4),
-                        )
-                    ]
+                    served, lost = (sum(item.capacity_rps for item in some) for some in (mine, own[:count]))
+                    now, then = other.rate_rps_least, max(0.0, min(other.rate_rps_least, served - lost))
+                    at = Resource.RATE_RPS, other.workload, need.workload
+                    return [_relaxation(*at, round(now, 4), round(then, 4))]
         return []
+
+
+def _relaxation(of: Resource, subject: str, workload: WorkloadId | None, now: float, needed: float) -> Relaxation:
+    return Relaxation(resource=of, subject=subject, workload=workload, value_now=now, value_needed=needed)
 
 
 def _promised(problem: JointProblem, number: int, limit_ms: float) -> JointProblem:

@@ -14,11 +14,11 @@ from itertools import product
 
 import numpy as np
 
-from solvers.domain.arrays import Flags, Floats, Whole
+from solvers.domain.arrays import Flags, Floats
 from solvers.domain.device import ColocationClass
 from solvers.domain.evidence import Fact, Reason, ReasonCode
 from solvers.domain.grouping import grouped
-from solvers.domain.ids import DeviceId, GpuTypeName, ModelName, ReplicaId, WorkloadId
+from solvers.domain.ids import DeviceId, GpuTypeName, ReplicaId, WorkloadId
 from solvers.domain.plan import Assignment
 from solvers.domain.policy import CostBasis
 from solvers.domain.snapshot import Snapshot
@@ -28,9 +28,8 @@ from solvers.models.serving.token_plans import SEQUENCES, token_miss
 from solvers.models.table import Tables
 from solvers.models.worth import pinned_settings
 from solvers.planners.joint.reading.pools import Pools, pools_of, with_rests
-from solvers.planners.joint.reading.tables import Arrays, Axes, Colocation, Layer, Table, clocks_of, fill, layers_of
+from solvers.planners.joint.reading.tables import Arrays, Colocation, Layer, Table, axes_of, clocks_of, fill, layers_of
 from solvers.planners.joint.reading.work import (
-    Cells,
     Left,
     allowed_of,
     alone_of,
@@ -98,7 +97,7 @@ def read(snapshot: Snapshot, movable: tuple[WorkloadId, ...]) -> Reading:
     fleet = open_fleet(picture, pinned_settings(picture, movable))
     staying = staying_of(picture, movable, needs, fleet)
     spread = any(need.affinity.failure_domains_min > 1 for need in needs)
-    pools = pools_of(picture, fleet, staying.devices, by_failure_domain=spread)
+    pools = pools_of(picture, fleet, (item.device for item in staying.pinned), by_failure_domain=spread)
     stays, asked = (*staying.pinned, *staying.kept), {need.workload: need for need in needs}
     settings = {item.device: item for item in picture.target.settings}
     appraisal = Appraisal.of(fleet, Tables.of(picture.profiles), picture.policy, stays, settings)
@@ -192,16 +191,6 @@ def _open_ended(picture: Snapshot) -> frozenset[WorkloadId]:
 Refusals = dict[tuple[WorkloadId, GpuTypeName], Reason]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Kinds:
-    """Tables, and the pool, clock and table of every kind, by rising clocks of a pool."""
-
-    tables: tuple[Table, ...]
-    pool: Whole
-    clock_mhz: Whole
-    table: Whole
-
-
 class _Draft:
     """Everything asked for, on everything there is."""
 
@@ -209,21 +198,46 @@ class _Draft:
         self.picture, self.fleet, self.pools, self.left = picture, fleet, pools, left
         needs = tuple(item.need for item in left)
         self.variants = variants_of(needs, picture.models_by_name())
-        types = {traits.device_class.gpu_type for traits in pools.traits}
-        models = {item.model for item in self.variants}
+        types, models = {pool.gpu_type for pool in pools.pools}, {item.model for item in self.variants}
         self.layers = layers_of(item for item in picture.profiles if item.model in models and item.gpu_type in types)
+        self.measured = {(model, layer.gpu_type) for layer in self.layers for model in layer.models}
         self.colocation = Colocation(picture, needs, self.variants)
-        mixed = {name for name in types if self.colocation.mixed(name)}
-        self.kinds = _kinds(picture, pools, self.layers, mixed)
         # One row for every variant.
-        self.arrays = _arrays(picture, self.kinds.tables, self.layers, needs, self.variants)
-        self.colocation.separate_unknown(self.arrays, self.kinds.tables)
-        self.colocation.slow_beside_rests(self.arrays, self.kinds.tables, pools.traits)
+        self.arrays = _arrays(picture, self._kinds(), self.layers, needs, self.variants)
+        self.colocation.separate_unknown(self.arrays)
+        self.colocation.slow_beside_rests(self.arrays)
         workloads = workloads_of(left, fleet.foes, picture.policy, np.zeros(len(left)))
         room_mib = np.array([pool.memory_mib for pool in pools.pools], dtype=np.float64)
-        last = np.searchsorted(self.kinds.pool, np.arange(len(pools.pools)), side="right") - 1
-        self.alone = alone_of(self.arrays, workloads, self.variants, self.kinds.table[last], room_mib)
+        last = np.searchsorted(self.kind_pool, np.arange(len(pools.pools)), side="right") - 1
+        self.alone = alone_of(self.arrays, workloads, self.variants, self.kind_table[last], room_mib)
         self.allowed = allowed_of(fleet, pools, needs, self.variants)
+
+    def _kinds(self) -> tuple[Table, ...]:
+        """Finds pool, clock and table of every kind, by rising clocks of a pool; which tables. Where it is not known of
+        all how they press on each other a device is either for those of whom it is, or for everybody.
+        """
+        types, names = self.picture.gpu_types_by_name(), {pool.gpu_type for pool in self.pools.pools}
+        clocks = {name: clocks_of(self.layers, types[name]) for name in names}
+        mixed = {name for name in names if self.colocation.mixed(name)}
+        tables: dict[Table, int] = {}
+        rows: list[tuple[int, int, int]] = []
+        for pool, (first, rest) in enumerate(zip(self.pools.first, self.pools.rests, strict=True)):
+            kind = self.fleet.class_at(first)
+            apart = kind.gpu_type in mixed and not kind.exclusive and rest is None
+            listed = clocks[kind.gpu_type] if rest is None else (rest.clock_mhz,)
+            for clock, known in product(listed, (True, False) if apart else (False,)):
+                table = Table(
+                    gpu_type=types[kind.gpu_type],
+                    sm_part=kind.sm_part,
+                    gpu_part=kind.gpu_part,
+                    exclusive=kind.exclusive,
+                    clock_mhz=clock,
+                    known=known,
+                    rest=rest,
+                )
+                rows.append((pool, clock, tables.setdefault(table, len(tables))))
+        self.kind_pool, self.kind_clock_mhz, self.kind_table = np.array(rows, dtype=np.int64).reshape(-1, 3).T
+        return tuple(tables)
 
     @property
     def able(self) -> Flags:
@@ -242,14 +256,14 @@ def assemble(picture: Snapshot, fleet: Fleet, pools: Pools, left: tuple[Left, ..
     )
     rates = np.where(draft.able, draft.alone.rate_rps, 0.0)[:, columns]
     workloads = _workloads(draft, tuple(draft.left[before] for before in served), variants, rates)
-    policy, arrays, kinds = picture.policy, draft.arrays.of(columns), draft.kinds
+    policy, arrays = picture.policy, draft.arrays.of(columns)
     asking = {item.project for item in workloads}
-    pressure, exponent, sensitivity, crowd = draft.colocation.pressures(kinds.tables, columns, arrays)
+    pressure, exponent, sensitivity, crowd = draft.colocation.pressures(columns, arrays)
     problem = JointProblem(
         pools=pools.pools,
-        kind_pool=kinds.pool,
-        kind_clock_mhz=kinds.clock_mhz,
-        kind_table=kinds.table,
+        kind_pool=draft.kind_pool,
+        kind_clock_mhz=draft.kind_clock_mhz,
+        kind_table=draft.kind_table,
         workloads=workloads,
         variants=variants,
         shares_pct=arrays.shares_pct,
@@ -271,35 +285,6 @@ def assemble(picture: Snapshot, fleet: Fleet, pools: Pools, left: tuple[Left, ..
         share_step_pct=policy.share_step_pct,
     )
     return with_margins(split(problem, arrays.used_mib)), dict(_refusals(draft))
-
-
-def _kinds(picture: Snapshot, pools: Pools, layers: tuple[Layer, ...], mixed: set[GpuTypeName]) -> _Kinds:
-    """`mixed`: types of which it is not known of all how they press on each other, so that a device is either for those
-    of whom it is, or for everybody.
-    """
-    types = picture.gpu_types_by_name()
-    clocks = {
-        name: clocks_of(layers, types[name]) for name in {traits.device_class.gpu_type for traits in pools.traits}
-    }
-    tables: dict[Table, int] = {}
-    rows: list[tuple[int, int, int]] = []
-    for pool, traits in enumerate(pools.traits):
-        kind = traits.device_class
-        apart = kind.gpu_type in mixed and not kind.exclusive and traits.rest is None
-        listed = clocks[kind.gpu_type] if traits.rest is None else (traits.rest.clock_mhz,)
-        for clock, known in product(listed, (True, False) if apart else (False,)):
-            table = Table(
-                gpu_type=kind.gpu_type,
-                sm_part=kind.sm_part,
-                gpu_part=kind.gpu_part,
-                exclusive=kind.exclusive,
-                clock_mhz=clock,
-                known=known,
-                rest_of=-1 if traits.rest is None else pool,
-            )
-            rows.append((pool, clock, tables.setdefault(table, len(tables))))
-    pool_of, clock_of, table_of = np.array(rows, dtype=np.int64).reshape(-1, 3).T
-    return _Kinds(tables=tuple(tables), pool=pool_of, clock_mhz=clock_of, table=table_of)
 
 
 def _arrays(
@@ -324,20 +309,19 @@ def _arrays(
         # The largest share with which a device is not one's own, all of it to be paid.
         bounds |= {(WHOLE_PCT - 1) // step * step}
     sequences = SEQUENCES if any(need.tokens is not None for need in needs) else ()
-    axes = Axes.of(layers, (table.sm_part for table in tables), step, bounds, sequences)
+    axes = axes_of(layers, (table.sm_part for table in tables), step, bounds, sequences)
     place = {model: row for row, model in enumerate(dict.fromkeys(item.model for item in variants))}
     types = picture.gpu_types_by_name()
-    arrays = fill(tables, tuple(place), layers, axes, types).of([place[item.model] for item in variants])
-    cells = Cells(arrays=arrays, tables=tables, types=types)
+    arrays = fill(tables, tuple(place), layers, axes).of([place[item.model] for item in variants])
     for row, variant in enumerate(variants):
         need = needs[variant.workload]
         unmeasured = need.kind is WorkloadKind.JOB or need.tokens is not None
         for values in (arrays.mean_ms, arrays.tail_ms, arrays.power_w, arrays.memory_mib) if unmeasured else ():
             values[:, row] = np.inf
         if need.kind is WorkloadKind.JOB:
-            put_job(cells, row, jobs[need.workload])
+            put_job(arrays, row, jobs[need.workload], types)
         elif need.tokens is not None:
-            put_tokens(cells, row, variant.model, need, picture.policy)
+            put_tokens(arrays, row, variant.model, need, picture.policy)
         elif need.affinity.dedicated:
             for values in (arrays.mean_ms, arrays.tail_ms, arrays.power_w):
                 values[:, row, :-1] = np.inf
@@ -381,7 +365,6 @@ def _job(draft: _Draft, made: Workload, job: TrainingJob, need: Need, most_rps: 
 
 def _refusals(draft: _Draft) -> Iterator[tuple[tuple[WorkloadId, GpuTypeName], Reason]]:
     """For every workload and type of the catalogue without any chance, the rule or the number that leaves none."""
-    measured = {(model, layer.gpu_type) for layer in draft.layers for model in layer.models}
     of, able = grouped(range(len(draft.variants)), lambda column: draft.variants[column].workload), draft.able
     for gpu_type in sorted(item.name for item in draft.picture.gpu_types):
         pools = [row for row, pool in enumerate(draft.pools.pools) if pool.gpu_type == gpu_type]
@@ -389,13 +372,10 @@ def _refusals(draft: _Draft) -> Iterator[tuple[tuple[WorkloadId, GpuTypeName], R
         for number, item in enumerate(draft.left):
             columns = of[number]
             if not some[columns].any():
-                yield (item.need.workload, gpu_type), _refusal(draft, item.need, gpu_type, columns, measured)
+                yield (item.need.workload, gpu_type), _refusal(draft, item.need, gpu_type, columns, pools)
 
 
-def _refusal(
-    draft: _Draft, need: Need, gpu_type: GpuTypeName, columns: list[int], measured: set[tuple[ModelName, GpuTypeName]]
-) -> Reason:
-    pools = [row for row, pool in enumerate(draft.pools.pools) if pool.gpu_type == gpu_type]
+def _refusal(draft: _Draft, need: Need, gpu_type: GpuTypeName, columns: list[int], pools: list[int]) -> Reason:
     if need.gpu_types_allowed and gpu_type not in need.gpu_types_allowed:
         return Reason(code=ReasonCode.TYPE_NOT_ALLOWED, subject=gpu_type)
     if not pools:
@@ -403,11 +383,11 @@ def _refusal(
         return Reason(code=ReasonCode.NO_DEVICE_OF_TYPE, subject=gpu_type, facts=facts)
     open_to = [pool for pool in pools if draft.allowed[pool, columns].any()]
     if not open_to:
-        firsts = (draft.fleet.devices[draft.pools.traits[pool].first] for pool in pools)
+        firsts = (draft.fleet.devices[draft.pools.first[pool]] for pool in pools)
         unfit = all(device.colocation is not ColocationClass.ANY for device in firsts)
         return Reason(code=ReasonCode.ANTI_AFFINITY if unfit else ReasonCode.TAINTED, subject=gpu_type)
     models = {draft.variants[item].model for item in columns}
-    known = measured if need.tokens is None else {(item.model, item.gpu_type) for item in need.tokens.profiles}
+    known = draft.measured if need.tokens is None else {(item.model, item.gpu_type) for item in need.tokens.profiles}
     if need.kind is not WorkloadKind.JOB and known.isdisjoint((model, gpu_type) for model in models):
         return Reason(code=ReasonCode.NO_PROFILE, subject=gpu_type)
     cells = np.ix_(open_to, columns)

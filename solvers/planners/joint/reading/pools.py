@@ -55,22 +55,14 @@ class Rest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoolTraits:
-    """What the devices of one pool have in common, beside what `Pool` says."""
-
-    device_class: DeviceClass
-    first: int
-    """One of them, by its number in the fleet."""
-    rest: Rest | None = None
-    """Set where something stays on them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Pools:
     """Pools with their devices, ordered by id, and the power domains over them."""
 
     pools: tuple[Pool, ...]
-    traits: tuple[PoolTraits, ...]
+    first: tuple[int, ...]
+    """Of each pool one device, by its number in the fleet."""
+    rests: tuple[Rest | None, ...]
+    """Set where something stays on its devices."""
     devices: tuple[tuple[DeviceId, ...], ...]
     caps: tuple[Cap, ...]
 
@@ -102,7 +94,8 @@ def pools_of(snapshot: Snapshot, fleet: Fleet, held: Iterable[DeviceId], *, by_f
         pools.append(replace(pool, name=f"{pool.name}-{index}", devices=len(items), failure_domain=domain))
     return Pools(
         pools=tuple(pools),
-        traits=tuple(base.traits[group] for group in keys[:, 0]),
+        first=tuple(items[0] for items in members),
+        rests=(None,) * len(members),
         devices=tuple(tuple(fleet.devices[item].id for item in items) for items in members),
         caps=tuple(_caps(domains, pool_of, base, len(keys))),
     )
@@ -112,9 +105,8 @@ class _Base:
     """Devices in groups, before power domains divide these."""
 
     def __init__(self, snapshot: Snapshot, fleet: Fleet, held: set[DeviceId], *, by_failure_domain: bool) -> None:
-        # Of each device its group (-1: in no pool) and its limit; of each group what it has in common.
-        self.group = np.full(len(fleet.devices), -1, dtype=np.int64)
-        self.limit_w, self.traits = _limits_w(snapshot, fleet), list[PoolTraits]()
+        # Of each device its group (-1: in no pool) and its limit.
+        self.group, self.limit_w = np.full(len(fleet.devices), -1, dtype=np.int64), _limits_w(snapshot, fleet)
         usable = fleet.usable & (fleet.closed == 0) & (fleet.clients_free > 0)
         seen: dict[tuple[object, ...], int] = {}
         for index, device in enumerate(fleet.devices):
@@ -131,10 +123,7 @@ class _Base:
                 float(self.limit_w[index]),
                 int(fleet.failure_domain[index]) if by_failure_domain else 0,
             )
-            if key not in seen:
-                seen[key] = len(seen)
-                self.traits.append(PoolTraits(device_class=fleet.class_at(index), first=index))
-            self.group[index] = seen[key]
+            self.group[index] = seen.setdefault(key, len(seen))
 
 
 def _limits_w(snapshot: Snapshot, fleet: Fleet) -> Floats:
@@ -249,13 +238,10 @@ def with_rests(
         replace(item.pool, devices=len(names), name=f"{item.pool.name}-{number}")
         for number, (item, names) in enumerate(largest, len(pools.pools))
     ]
-    traits = (
-        PoolTraits(device_class=item.device_class, first=fleet.index[names[0]], rest=item.rest)
-        for item, names in largest
-    )
     return Pools(
         pools=(*pools.pools, *fresh),
-        traits=(*pools.traits, *traits),
+        first=(*pools.first, *(fleet.index[names[0]] for _, names in largest)),
+        rests=(*pools.rests, *(item.rest for item, _ in largest)),
         devices=(*pools.devices, *(tuple(names) for _, names in largest)),
         # What a rest draws is kept within its domains when devices are seated.
         caps=tuple(replace(cap, devices=(*cap.devices, *(0 for _ in largest))) for cap in pools.caps),

@@ -28,12 +28,12 @@ from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import WorkloadKind
 from solvers.models.options import MEMORY_FACTOR, MEMORY_STEP_MIB
 from solvers.models.table import grids_of, stacks
-from solvers.planners.joint.reading.pools import PoolTraits
+from solvers.planners.joint.reading.pools import Rest
 from solvers.problems.joint import Variant
 from solvers.problems.needs import Need
 from solvers.problems.patterns import between
 
-SHARE_DUST = 1e-9
+DUST = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,14 +42,14 @@ class Table:
     is for those alone of whom it is known how they press on each other.
     """
 
-    gpu_type: GpuTypeName
+    gpu_type: GpuType
     sm_part: float
     gpu_part: float
     exclusive: bool
     clock_mhz: int
     known: bool = False
-    rest_of: int = -1
-    """The pool whose rests it is for, where it is for rests."""
+    rest: Rest | None = None
+    """What others leave of its devices, where it is for rests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +70,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrays:
+    tables: tuple[Table, ...]
     shares_pct: Whole
     batches: Whole
     mean_ms: Floats
@@ -86,35 +87,21 @@ class Arrays:
         return replace(self, **{name: getattr(self, name).take(chosen, axis=1) for name in cells})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Axes:
-    """The common grid, and by which steps shares are handed out."""
-
-    shares_pct: Whole
-    batches: Whole
-
-    @staticmethod
-    def of(
-        layers: Iterable[Layer],
-        sm_parts: Iterable[float],
-        step_pct: int,
-        shares: Iterable[int],
-        batches: Iterable[int] = (),
-    ) -> Axes:
-        """Every measured batch, and the steps next to every measured share on a device with such a part of the SMs;
-        `shares` and `batches` are wanted besides.
-        """
-        exact = np.unique(np.concatenate([np.array([100.0]), *(layer.shares_pct for layer in layers)]))
-        steps: set[int] = {100, *shares}
-        for part in set(sm_parts):
-            on_device = exact / part / step_pct
-            for rounded in (np.floor(on_device + SHARE_DUST), np.ceil(on_device - SHARE_DUST)):
-                steps |= {int(item) * step_pct for item in rounded}
-        wanted = {1, *batches, *(int(batch) for layer in layers for batch in layer.batches)}
-        return Axes(
-            shares_pct=np.array(sorted(step for step in steps if 1 <= step <= 100), dtype=np.int64),
-            batches=np.array(sorted(wanted), dtype=np.int64),
-        )
+def axes_of(
+    layers: Iterable[Layer], sm_parts: Iterable[float], step_pct: int, shares: Iterable[int], batches: Iterable[int]
+) -> tuple[Whole, Whole]:
+    """The common grid: the steps next to every measured share on a device with such a part of the SMs, and every
+    measured batch; `shares` and `batches` are wanted besides.
+    """
+    exact = np.unique(np.concatenate([np.array([100.0]), *(layer.shares_pct for layer in layers)]))
+    steps: set[int] = {100, *shares}
+    for part in set(sm_parts):
+        on_device = exact / part / step_pct
+        for rounded in (np.floor(on_device + DUST), np.ceil(on_device - DUST)):
+            steps |= {int(item) * step_pct for item in rounded}
+    wanted = {1, *batches, *(int(batch) for layer in layers for batch in layer.batches)}
+    shares_pct = np.array(sorted(step for step in steps if 1 <= step <= 100), dtype=np.int64)
+    return shares_pct, np.array(sorted(wanted), dtype=np.int64)
 
 
 def layers_of(profiles: Iterable[Profile]) -> tuple[Layer, ...]:
@@ -170,26 +157,26 @@ def fill(
     tables: tuple[Table, ...],
     models: tuple[ModelName, ...],
     layers: tuple[Layer, ...],
-    axes: Axes,
-    types: dict[GpuTypeName, GpuType],
+    axes: tuple[Whole, Whole],
 ) -> Arrays:
     """Arrays of all tables, with one row for every model where the problem has one for every variant. No layer is of
     other models.
     """
-    shape = (len(tables), len(models), len(axes.shares_pct), len(axes.batches))
+    shares_pct, batches = axes
+    shape = (len(tables), len(models), len(shares_pct), len(batches))
     mean, tail, power = (np.full(shape, np.inf) for _ in range(3))
     memory, used = (np.full((shape[0], shape[1], shape[3]), np.inf) for _ in range(2))
     place = {model: index for index, model in enumerate(models)}
     by_type = grouped(sorted(layers, key=lambda item: item.clock_mhz), lambda layer: layer.gpu_type)
     for index, table in enumerate(tables):
-        for layer in by_type[table.gpu_type]:
+        for layer in by_type[table.gpu_type.name]:
             if layer.clock_mhz > table.clock_mhz:
                 break
             known: Flags = np.asarray(layer.measured.any(axis=(1, 2)))
             rows = np.array([place[item] for item, wanted in zip(layer.models, known, strict=True) if wanted])
-            columns = np.searchsorted(axes.batches, layer.batches)
-            chords = _Chords(layer, known, axes.shares_pct.astype(np.float64) * table.sm_part)
-            power_w, gpu_type = layer.power_w[known], types[table.gpu_type]
+            columns = np.searchsorted(batches, layer.batches)
+            chords = _Chords(layer, known, shares_pct.astype(np.float64) * table.sm_part)
+            power_w, gpu_type = layer.power_w[known], table.gpu_type
             guess = (gpu_type.power_limit_w_max - gpu_type.idle_w) * layer.shares_pct / 100
             watts = np.where(np.isnan(power_w), guess[None, :, None], power_w)
             at = np.ix_(rows, np.arange(shape[2]), columns)
@@ -210,8 +197,9 @@ def fill(
             for into in (mean, tail, power):
                 into[index, :, :-1] = np.inf
     return Arrays(
-        shares_pct=axes.shares_pct,
-        batches=axes.batches,
+        tables=tables,
+        shares_pct=shares_pct,
+        batches=batches,
         mean_ms=mean,
         tail_ms=tail,
         power_w=power,
@@ -226,8 +214,8 @@ class _Chords:
     def __init__(self, layer: Layer, known: Flags, wanted_pct: Floats) -> None:
         shares = layer.shares_pct.astype(np.float64)
         measured = layer.measured[known]
-        at = np.searchsorted(shares, wanted_pct + SHARE_DUST, side="right") - 1
-        after = np.minimum(np.searchsorted(shares, wanted_pct - SHARE_DUST), len(shares))
+        at = np.searchsorted(shares, wanted_pct + DUST, side="right") - 1
+        after = np.minimum(np.searchsorted(shares, wanted_pct - DUST), len(shares))
         # All cells are measured, so that the neighbours are the same for all.
         self.whole = bool(measured.all())
         if self.whole:
@@ -261,9 +249,6 @@ class _Chords:
         if self.whole:
             return cells[:, self.low[0, :, 0]], cells[:, self.high[0, :, 0]]
         return np.take_along_axis(cells, self.low, axis=1), np.take_along_axis(cells, self.high, axis=1)
-
-
-DUST = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,22 +293,20 @@ class Colocation:
             sensitivity=np.array([0.0 if item is None else item.sensitivity for item in told], dtype=np.float64),
         )
 
-    def separate_unknown(self, arrays: Arrays, tables: tuple[Table, ...]) -> None:
+    def separate_unknown(self, arrays: Arrays) -> None:
         """Keep those whose pressure is unknown out of the tables for the others; in place."""
-        for row, table in enumerate(tables):
+        for row, table in enumerate(arrays.tables):
             if table.known:
                 for cells in (arrays.mean_ms, arrays.tail_ms):
-                    cells[row, self.unknown(table.gpu_type)] = np.inf
+                    cells[row, self.unknown(table.gpu_type.name)] = np.inf
 
-    def slow_beside_rests(self, arrays: Arrays, tables: tuple[Table, ...], traits: tuple[PoolTraits, ...]) -> None:
+    def slow_beside_rests(self, arrays: Arrays) -> None:
         """What stays on a device slows what joins it, and bears it or not; in place."""
         shares = arrays.shares_pct
-        for row, table in enumerate(tables):
-            rest = traits[table.rest_of].rest if table.rest_of >= 0 else None
-            if rest is None:
+        for row, table in enumerate(arrays.tables):
+            if (rest := table.rest) is None:
                 continue
-            unknown = self.unknown(table.gpu_type)
-            own = self._own(table.gpu_type)
+            unknown, own = self.unknown(table.gpu_type.name), self._own(table.gpu_type.name)
             part = (shares * table.sm_part / 100)[None, :]
             presses = own.pressure[:, None] * part ** own.exponent[:, None]
             bears = np.where(unknown[:, None], rest.bears_unknown, presses <= rest.pressure_max + DUST)
@@ -333,14 +316,13 @@ class Colocation:
             for cells in (arrays.mean_ms, arrays.tail_ms):
                 cells[row] = np.where(fits[:, :, None], cells[row] * slow[:, None, None], np.inf)
 
-    def pressures(
-        self, tables: tuple[Table, ...], columns: Whole, arrays: Arrays
-    ) -> tuple[Floats, Floats, Floats, Floats]:
+    def pressures(self, columns: Whole, arrays: Arrays) -> tuple[Floats, Floats, Floats, Floats]:
         """Pressure, exponent, sensitivity and crowd by table and chosen variant. Pressure is that of the whole device,
         which may be a slice; where neighbours are not known of, the margin stands for them.
         """
-        by_type = {name: self._own(name) for name in {table.gpu_type for table in tables}}
-        own = [by_type[table.gpu_type] for table in tables]
+        tables = arrays.tables
+        by_type = {name: self._own(name) for name in {table.gpu_type.name for table in tables}}
+        own = [by_type[table.gpu_type.name] for table in tables]
         known, pressure, exponent, sensitivity = (
             np.array([getattr(item, name)[columns] for item in own]).reshape(len(tables), len(columns))
             for name in ("known", "pressure", "exponent", "sensitivity")

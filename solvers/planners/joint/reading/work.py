@@ -29,7 +29,7 @@ import numpy as np
 from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.domain.device import GpuType
 from solvers.domain.grouping import grouped
-from solvers.domain.ids import DeviceId, GpuTypeName, ModelName, WorkloadId
+from solvers.domain.ids import GpuTypeName, ModelName, WorkloadId
 from solvers.domain.plan import Assignment
 from solvers.domain.policy import Policy
 from solvers.domain.snapshot import Snapshot
@@ -38,7 +38,7 @@ from solvers.models.appraisal import Appraisal
 from solvers.models.serving.token_plans import TokenPromise, choices
 from solvers.models.table import Tables
 from solvers.planners.joint.reading.pools import Pools
-from solvers.planners.joint.reading.tables import Arrays, Table
+from solvers.planners.joint.reading.tables import Arrays
 from solvers.planners.seating import standing_seat
 from solvers.problems.fleet import Fleet, RoomSearch
 from solvers.problems.joint import JointProblem, Variant, Workload
@@ -128,9 +128,9 @@ def workloads_of(
 
 def allowed_of(fleet: Fleet, pools: Pools, needs: tuple[Need, ...], variants: tuple[Variant, ...]) -> Flags:
     """pool x variant: types, taints, colocation."""
-    first = np.array([traits.first for traits in pools.traits], dtype=np.intp)
+    first = np.array(pools.first, dtype=np.intp)
     may = np.array([fleet.eligible(need)[first] for need in needs], dtype=bool).reshape(len(needs), len(first))
-    rests = [(row, traits.rest) for row, traits in enumerate(pools.traits) if traits.rest is not None]
+    rests = [(row, rest) for row, rest in enumerate(pools.rests) if rest is not None]
     for (row, rest), (number, need) in product(rests, enumerate(needs)):
         # A rest without a price of its own would be no burden on a budget that counts shares.
         unpriced = need.budget_usd_per_h is not None and pools.pools[row].usd_per_h == 0
@@ -138,24 +138,14 @@ def allowed_of(fleet: Fleet, pools: Pools, needs: tuple[Need, ...], variants: tu
     return np.asarray(may.T[:, [item.workload for item in variants]])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cells:
-    """Where what was not measured is written: one row for every variant, on all tables."""
-
-    arrays: Arrays
-    tables: tuple[Table, ...]
-    types: dict[GpuTypeName, GpuType]
-
-
-def put_job(cells: Cells, row: int, job: TrainingJob) -> None:
+def put_job(arrays: Arrays, row: int, job: TrainingJob, types: dict[GpuTypeName, GpuType]) -> None:
     """Write a job's progress as the latency of an iteration: in proportion to share, peak and clock."""
-    arrays, types = cells.arrays, cells.types
     inside = (arrays.shares_pct >= job.share_pct_sm_min) & (arrays.shares_pct <= job.share_pct_sm_max)
     part = arrays.shares_pct[inside] / 100
     single = int(np.searchsorted(arrays.batches, 1))
-    for index, table in enumerate(cells.tables):
-        gpu_type = types[table.gpu_type]
-        whole_per_s = iterations_per_s(job, types, table.gpu_type) * table.sm_part
+    for index, table in enumerate(arrays.tables):
+        gpu_type = table.gpu_type
+        whole_per_s = iterations_per_s(job, types, gpu_type.name) * table.sm_part
         per_s = whole_per_s * part * table.clock_mhz / gpu_type.clock_mhz_sm_max
         arrays.mean_ms[index, row, inside, single] = 1000 / per_s
         arrays.tail_ms[index, row, inside, single] = 1000 / per_s
@@ -205,12 +195,12 @@ def unserved_usd(left: tuple[Left, ...], cost_usd_per_h: Floats, device_usd_per_
     return np.asarray(np.minimum(np.maximum(scale * weighted, least), UNSERVED_USD_MAX))
 
 
-def put_tokens(cells: Cells, row: int, model: ModelName, need: Need, policy: Policy) -> None:
-    arrays, wish = cells.arrays, need.tokens
-    for index, table in enumerate(cells.tables):
-        gpu_type = cells.types[table.gpu_type]
+def put_tokens(arrays: Arrays, row: int, model: ModelName, need: Need, policy: Policy) -> None:
+    wish = need.tokens
+    for index, table in enumerate(arrays.tables):
+        gpu_type = table.gpu_type
         whole = table.sm_part >= 1.0 and table.gpu_part >= 1.0 and table.clock_mhz == gpu_type.clock_mhz_sm_max
-        profile = None if wish is None else wish.profile(model, table.gpu_type)
+        profile = None if wish is None else wish.profile(model, gpu_type.name)
         if wish is None or profile is None or not whole:
             continue
         for found in choices(profile, TokenPromise.of(need, wish, policy.utilisation_max)):
@@ -231,11 +221,6 @@ class Staying:
     """Exhausted jobs included."""
     kept: tuple[Assignment, ...]
     left: tuple[Left, ...]
-
-    @property
-    def devices(self) -> frozenset[DeviceId]:
-        """Those that cannot be planned anew."""
-        return frozenset(item.device for item in self.pinned)
 
 
 def staying_of(

@@ -11,22 +11,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
-from solvers.domain.arrays import Floats, Whole
+from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.domain.device import DeviceMode, PowerScope
+from solvers.domain.grouping import grouped
 from solvers.domain.ids import DeviceId
 from solvers.domain.snapshot import Snapshot
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.reading.formulation import Reading
-from solvers.planners.joint.seat.parts import Parts
 from solvers.planners.joint.solve.judge import Judge, Member
 from solvers.problems.fleet import Fleet, under
-from solvers.problems.joint import WHOLE_PCT, JointProblem
-from solvers.problems.patterns import Judged, Pattern, Patterns
+from solvers.problems.joint import WHOLE_PCT, Cap, JointProblem, Pool
+from solvers.problems.patterns import Judged, Pattern
 
 NO_DOMAIN = -1
 PARTS_MAX = 64
@@ -73,7 +73,7 @@ class Floor:
     @cached_property
     def parts(self) -> Parts:
         """Pools that end at power domains."""
-        return Parts.of_devices(self.problem, self.pool_of, self.domain_of, self.room_w)
+        return Parts(self)
 
     @property
     def parts_few(self) -> bool:
@@ -95,8 +95,7 @@ class Floor:
     def alone(self, workload: int) -> Judged:
         """All replicas that a workload could have, each alone on a device."""
         problem, variants = self.problem, np.flatnonzero(self.problem.variant_workload == workload)
-        judged = self.judge.judge(Patterns.singles(np.arange(problem.kinds), variants, problem.shares_pct))
-        return judged.take(judged.lawful)
+        return self.judge.alone(np.arange(problem.kinds), variants, problem.shares_pct)
 
     def devices(self, pool: int) -> range:
         return range(int(self.starts[pool]), int(self.starts[pool + 1]))
@@ -106,6 +105,65 @@ class Floor:
         return (
             0.0 if pattern is None else pattern.draw_w - float(self.judge.idle_w[self.problem.kind_pool[pattern.kind]])
         )
+
+
+class Parts:
+    """The pools of a floor in parts, numbered by pool, and then by what power domains they are in: a problem in which
+    every node has a cap of its own. A layout knows power as sums over like nodes, which bear together what no parting
+    of boards may bring under the cap of each. Here every pool lies in one domain of each scope, so whoever exchanges
+    devices keeps them all.
+    """
+
+    def __init__(self, floor: Floor) -> None:
+        found, of = np.unique(np.column_stack([floor.pool_of, floor.domain_of]), axis=0, return_inverse=True)
+        # By part, whose part it is; and by device its part.
+        self.pool, self.of = tuple(found[:, 0].tolist()), np.asarray(of).ravel()
+        self._floor, self._whole, pool_of = floor, floor.problem, floor.problem.kind_pool.tolist()
+        kinds = grouped(range(len(pool_of)), pool_of.__getitem__)
+        self.kinds = [(part, kind) for part, pool in enumerate(self.pool) for kind in kinds[pool]]
+        """By kind of the parts' problem: part, and kind of the whole one."""
+        self._number = {kind: number for number, kind in enumerate(self.kinds)}
+
+    @cached_property
+    def problem(self) -> JointProblem:
+        """With a cap for every power domain, in which idle power is counted as problems do."""
+        whole, pool, kinds = self._whole, np.array(self.pool, dtype=np.int64), [kind for _, kind in self.kinds]
+        idle_w, room_w = np.array([item.idle_w for item in whole.pools])[pool], self._floor.room_w.tolist()
+        inside = [self._devices((self._floor.domain_of == domain).any(axis=1)) for domain in range(len(room_w))]
+        caps = (
+            Cap(name=str(domain), limit_w=room_w + float(count @ idle_w), devices=tuple(count.tolist()))
+            for domain, (room_w, count) in enumerate(zip(room_w, inside, strict=True))
+        )
+        return replace(
+            whole,
+            pools=self._pools(np.ones(len(self.of), dtype=np.bool_)),
+            kind_pool=np.array([part for part, _ in self.kinds], dtype=np.int64),
+            kind_clock_mhz=whole.kind_clock_mhz[kinds],
+            kind_table=whole.kind_table[kinds],
+            allowed=whole.allowed[pool],
+            caps=tuple(caps),
+        )
+
+    def of_some(self, some: Flags) -> JointProblem:
+        """With these devices alone."""
+        return replace(self.problem, pools=self._pools(some))
+
+    def _devices(self, some: Flags) -> Whole:
+        """By part how many of these devices are in it."""
+        return np.bincount(self.of[some], minlength=len(self.pool))
+
+    def _pools(self, some: Flags) -> tuple[Pool, ...]:
+        counts = enumerate(zip(self.pool, self._devices(some).tolist(), strict=True))
+        return tuple(replace(self._whole.pools[at], name=f"{part}", devices=count) for part, (at, count) in counts)
+
+    def inside(self, device: int, pattern: Pattern) -> Pattern:
+        """What stands on a device as a content of its part."""
+        return replace(pattern, kind=self._number[int(self.of[device]), pattern.kind])
+
+    def outside(self, pattern: Pattern) -> tuple[int, Pattern]:
+        """Its part, and what it is in the whole problem."""
+        part, kind = self.kinds[pattern.kind]
+        return part, replace(pattern, kind=kind)
 
 
 def floor_of(reading: Reading) -> Floor:

@@ -364,7 +364,8 @@ class Tree:
             how = Look(part=part, step_pct=max(1, master.problem.share_step_pct), repeats=REPEATS)
             found = self._pricing.price(duals, how, deadline, 0.0)
             bound = self._shown(node, duals, found.ceilings)
-            node = replace(node, bound=max(node.bound, bound), totals=self._totals(relaxed.values))
+            totals = master.columns.activity(relaxed.values, rows.count)
+            node = replace(node, bound=max(node.bound, bound), totals=totals)
             open_usd = self.usd - (node.bound if self.nodes == 1 else self._least_usd)
             near = max(self.near * abs(self.usd), 0.0 if node.leaf else open_usd)
             node = replace(node, near=relaxed.value - node.bound <= CONVERGED * near)
@@ -407,11 +408,6 @@ class Tree:
         self.deadline.spend(NUMBERS_UNITS * (not node.devices.point))
         usd, numbers = node.devices.lowest(rest[told], each[told], self.deadline.time_left_s)
         return max(node.bound, usd), numbers
-
-    def _totals(self, values: Floats) -> Floats:
-        columns = self.master.columns
-        weights = columns.value * values[columns.number]
-        return np.asarray(np.bincount(columns.row, weights=weights, minlength=self.master.rows.count))
 
     def _halves(self, node: Node) -> list[Node]:
         """Fewer replicas of a workload in a pool or more, where the numbers of devices are settled: what is open of

@@ -31,7 +31,6 @@ class Judge:
     def __init__(self, problem: JointProblem, *, eager: bool = False, lanes: int = PROCESSORS) -> None:
         self.problem, self.eager = problem, eager
         self.width = max((pool.clients for pool in problem.pools), default=1)
-        self.per_device_max = np.array([item.per_device_max for item in problem.workloads], dtype=np.int64)
         self.idle_w = np.array([item.idle_w for item in problem.pools], dtype=np.float64)
         self.contents = Contents(problem, lanes)
 
@@ -40,6 +39,11 @@ class Judge:
         starts = range(0, max(1, len(rows)), _CHUNK)
         parts = (ordered(rows.take(np.s_[at : at + _CHUNK])) for at in starts)
         return Judged.chained([self.contents.judge(part, None, eager=self.eager) for part in parts])
+
+    def alone(self, kinds: Whole, variants: Whole, shares_pct: Whole) -> Judged:
+        """Single replicas alone on devices, every variant with every share on every kind: those that are lawful."""
+        judged = self.judge(Patterns.singles(kinds, variants, shares_pct))
+        return judged.take(judged.lawful)
 
     def one(self, kind: int, members: Sequence[Member]) -> Pattern | None:
         """A device with these members, in any order; None where there is none, or anything forbids it."""

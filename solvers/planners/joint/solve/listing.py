@@ -20,7 +20,7 @@ from solvers.engines.base import EngineAnswer, EngineStatus, Program
 from solvers.engines.deadline import Deadline, ProgrammeWork, programme_answer
 from solvers.engines.highs import ColumnMaster, Columns
 from solvers.planners.joint.solve.judge import Judge
-from solvers.planners.joint.solve.master import Master, programme_of
+from solvers.planners.joint.solve.master import Master
 from solvers.problems.joint import WHOLE_PCT, JointProblem
 from solvers.problems.patterns import Judged, Layout, Patterns, Standing, ordered
 
@@ -46,7 +46,7 @@ def solved_whole(
     relaxed = master.programme.solve()
     if relaxed is None:
         return None
-    promise = master.rows.reduced(master.columns, relaxed.row_duals)[master.slacks :]
+    promise = master.columns.reduced(relaxed.row_duals)[master.slacks :]
     programmes = _Programmes(master=master, deadline=deadline, promise=promise)
     priced = programmes.best(programmes.priced(master.columns), served=True)
     if priced is None or priced.values is None:
@@ -137,7 +137,7 @@ class _Programmes:
             row=np.concatenate([columns.row[:ends], columns.row]),
             value=np.concatenate([columns.value[:ends], columns.value]),
         )
-        return programme_of(doubled, np.arange(len(cost)) >= self.slacks, master.rows.lower, master.rows.upper)
+        return doubled.programme(np.arange(len(cost)) >= self.slacks, master.rows.lower, master.rows.upper)
 
     def unserved(self) -> Floats:
         """By column: what the objective counts."""
@@ -188,10 +188,7 @@ class _Programmes:
         relaxed = master.solve()
         if relaxed is None:
             return None
-        worth = np.bincount(
-            columns.number, weights=columns.value * relaxed.row_duals[columns.row], minlength=len(columns)
-        )
-        reduced = program.cost - worth
+        reduced = columns.reduced(relaxed.row_duals)
         promise = np.append(np.zeros(self.slacks), self.promise)
         order = np.lexsort((promise, np.where(program.integer, reduced.round(9), -np.inf)))
         chosen = np.sort(order[: self.slacks + COLUMNS_FIRST])
@@ -213,8 +210,7 @@ class _Programmes:
 
     def _over(self, program: Program, columns: Columns, chosen: Whole) -> EngineAnswer | None:
         """Over some of the columns; None where nothing was found."""
-        some = columns.take(chosen)
-        small = programme_of(some, program.integer[chosen], program.row_lower, program.row_upper)
+        small = columns.take(chosen).programme(program.integer[chosen], program.row_lower, program.row_upper)
         first = 1 + small.rows * small.columns // ENTRIES_PER_UNIT
         effort = ProgrammeWork(part=PART, first_units=first, node_units=NODE_PART * first, gap=GAP)
         answer = programme_answer(small, effort, self.deadline)

@@ -16,7 +16,6 @@ from dataclasses import replace
 import numpy as np
 
 from solvers.domain.arrays import Flags, Floats, Whole
-from solvers.engines.base import Program
 from solvers.engines.contents import ItemPrices
 from solvers.engines.deadline import Deadline, ProgrammeWork, programme_answer
 from solvers.engines.highs import ColumnMaster, Columns, Relaxed
@@ -54,7 +53,7 @@ class Rows:
         self.unserved_usd = problem.unserved_usd * left
         self.pool_at = number
         self.cap_at = self.pool_at + len(pools)
-        self._caps(problem)
+        self._caps()
         self.quota_at = self.cap_at + len(self.cap_room)
         projects = {name: index for index, (name, _) in enumerate(problem.quotas)}
         quotas = [self.quota_at + projects[work.project] if work.project in projects else -1 for work in works]
@@ -90,12 +89,11 @@ class Rows:
         self._missing_usd = problem.unserved_usd[self.floors.workload] * self.floors.weight
         self._missing_usd /= np.maximum(self.floors.least, 1.0)
         self._part = np.array([pool.gpu_part for pool in pools], dtype=np.float64)
-        self._idle_w = np.array([pool.idle_w for pool in pools], dtype=np.float64)
 
-    def _caps(self, problem: JointProblem) -> None:
+    def _caps(self) -> None:
         """Caps that can bind: watts above idle that the pools in them may add, and which pools count."""
-        pools = problem.pools
-        idle = np.array([pool.idle_w for pool in pools], dtype=np.float64)
+        problem, pools = self.problem, self.problem.pools
+        self._idle_w = idle = np.array([pool.idle_w for pool in pools], dtype=np.float64)
         most = np.array([max(0.0, pool.limit_w - pool.idle_w) for pool in pools], dtype=np.float64)
         rooms, members, numbers = [], [], []
         for number, cap in enumerate(problem.caps):
@@ -187,15 +185,10 @@ class Rows:
 
     def activity(self, judged: Judged, counts: Whole) -> Floats:
         """What whole devices owe to every row but cuts; demand as parts of the whole rates, more than 1 where it is."""
-        columns = self.columns(judged)
-        total = np.bincount(columns.row, weights=columns.value * counts[columns.number], minlength=self.count)
+        total = self.columns(judged).activity(counts, self.count)
         served, whole = judged.served_rps(self.problem, counts), np.maximum(self.problem.rate_rps, 1e-12)
         total[: self.pool_at] = np.where(self.problem.rate_rps > 0, served / whole, 1.0)
         return np.asarray(total[: self.base], dtype=np.float64)
-
-    def reduced(self, columns: Columns, duals: Floats) -> Floats:
-        worth = np.bincount(columns.number, weights=columns.value * duals[columns.row], minlength=len(columns))
-        return np.asarray(columns.cost - worth)
 
     def item_prices(self, duals: Floats) -> ItemPrices:
         """What these duals make of one replica."""
@@ -230,10 +223,6 @@ class Rows:
         moved[floor] -= np.clip(self.unserved_usd[works] - duals[works], 0.0, np.maximum(0.0, duals[floor]))
         moved[works] += duals[floor] - moved[floor]
         return moved
-
-    def duals_at(self, duals: Floats, pi: Floats) -> Floats:
-        """These, where so much is paid for what is asked."""
-        return np.concatenate([np.where(self.wanted, pi, duals[: self.pool_at]), duals[self.pool_at :]])
 
     def _present(self, duals: Floats) -> Floats:
         """pool x workload: what it is worth that a replica is there."""
@@ -282,21 +271,6 @@ class Rows:
         return float(worth.sum())
 
 
-def programme_of(columns: Columns, integer: Flags, lower: Floats, upper: Floats) -> Program:
-    """Columns between the sides of their rows, with what is to be whole."""
-    return Program(
-        cost=columns.cost,
-        lower=np.zeros(len(columns)),
-        upper=columns.upper,
-        integer=integer,
-        start=columns.start,
-        row=columns.row,
-        value=columns.value,
-        row_lower=lower,
-        row_upper=upper,
-    )
-
-
 def steps_of(part: Floats, steps: int) -> Floats:
     """Started parts of 1/(steps + eps) in some parts of a rate."""
     return np.asarray(np.ceil(part * (steps + CUT_EPS) - 1e-9))
@@ -343,7 +317,7 @@ class Master:
         judged = self.judge.judge(found)
         columns, keep = self.rows.columns(judged), judged.lawful & (judged.rows.variants[:, 0] >= 0)
         if duals is not None:
-            keep &= self.rows.reduced(columns, duals) < -tolerance
+            keep &= columns.reduced(duals) < -tolerance
         return self._append(judged, columns, np.flatnonzero(keep))
 
     def adopt(self, judged: Judged) -> None:
@@ -443,9 +417,8 @@ class Master:
 
     def activity(self, counts: Whole) -> Floats:
         """What whole counts of the patterns add to every row; those that came after the counts are not in use."""
-        columns = self.columns
-        every = np.concatenate([np.zeros(self.slacks), counts, np.zeros(self.size - len(counts))])[columns.number]
-        return np.asarray(np.bincount(columns.row, weights=columns.value * every, minlength=self.rows.count))
+        every = np.concatenate([np.zeros(self.slacks), counts, np.zeros(self.size - len(counts))])
+        return self.columns.activity(every, self.rows.count)
 
     @property
     def columns(self) -> Columns:
@@ -456,7 +429,7 @@ class Master:
 
     def promising(self, relaxed: Relaxed, most: int) -> Whole:
         """Patterns in use, and those with the least reduced cost."""
-        reduced = self.rows.reduced(self.columns, relaxed.row_duals)[self.slacks :]
+        reduced = self.columns.reduced(relaxed.row_duals)[self.slacks :]
         reduced[: len(relaxed.values) - self.slacks][relaxed.values[self.slacks :] > PART_LEAST] = -np.inf
         return np.arange(len(reduced)) if len(reduced) <= most else np.sort(np.argpartition(reduced, most - 1)[:most])
 
@@ -475,7 +448,7 @@ class Master:
         device = Columns.of(usd, column=number, row=rows.pool_at + number, value=-np.ones(len(usd)), upper=most)
         upper[rows.pool_at : rows.cap_at] = 0.0
         whole = np.arange(len(some) + len(usd)) >= len(some)
-        program = programme_of(Columns.joined([some, device]), whole, rows.lower, upper)
+        program = Columns.joined([some, device]).programme(whole, rows.lower, upper)
         answer = programme_answer(program, NUMBERS_WORK, deadline)
         if answer is None or answer.values is None:
             return None

@@ -117,7 +117,9 @@ class Pricing:
         took_ms = 1000 * lanes * (deadline.elapsed_s - begun_s)
         begun = BEGIN_UNITS * len(self._judge.problem.workloads) * len(efforts)
         self._unit_ms = max(1.0, took_ms / max(1.0, coarse * self._taken.sum() + begun))
-        return Found(rows=Patterns.chained(found), ceilings=ceilings, duals=self._rows.duals_at(duals, items.pi))
+        settled, works = duals.copy(), self._rows.pool_at
+        settled[:works] = np.where(self._rows.wanted, items.pi, duals[:works])
+        return Found(rows=Patterns.chained(found), ceilings=ceilings, duals=settled)
 
 
 EQUAL_PART, LATE_PART = 0.25, 0.05

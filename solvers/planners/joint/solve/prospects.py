@@ -170,7 +170,7 @@ def _above_usd(problem: JointProblem, judged: Judged, prices: Prices, turn: int)
     chance, since those that cost most became nothing better.
     """
     rows, part = Rows(problem), np.random.default_rng(turn).uniform(CHANCE, 1.0, len(judged)) if turn else 1.0
-    above = rows.reduced(rows.columns(judged), rows.duals(prices))
+    above = rows.columns(judged).reduced(rows.duals(prices))
     return np.asarray(part * above / np.maximum(1, (judged.rows.variants >= 0).sum(axis=1)))
 
 

@@ -25,7 +25,7 @@ from solvers.engines.anneal import GroupChoices, Heat, RowEnds, annealed
 from solvers.engines.deadline import Deadline, ProgrammeWork, programme_answer
 from solvers.engines.highs import ColumnMaster, Columns, Relaxed
 from solvers.errors import EngineError
-from solvers.planners.joint.solve.master import Rows, programme_of
+from solvers.planners.joint.solve.master import Rows
 from solvers.planners.joint.solve.pricing import Look, Pricing
 from solvers.planners.joint.solve.prospects import (
     DUST,
@@ -199,20 +199,16 @@ class _ReachProgramme:
             upper=stands.devices[options.group].astype(np.float64),
         )
         spare = np.where(self.least > SURE * least, np.maximum(0.0, stands.before_rps - least), np.inf)
-        self.lower = np.concatenate([master.lower, np.full(groups + works + flags + 1, -np.inf), [self._stay(terms)]])
+        # How many replicas have to go on as they are.
+        replicas = float(stands.devices[: stands.count] @ (stands.judged.rows.variants >= 0).sum(axis=1))
+        stay, free = replicas - terms.changes_most, np.full(groups + works + flags + 1, -np.inf)
+        self.lower = np.concatenate([master.lower, free, [stay]])
         most = [np.zeros(flags), [inf if terms.starts_free else terms.changes_most, inf]]
         self.upper = np.concatenate([master.upper, stands.devices.astype(np.float64), spare, *most])
         undone = self._undone(master, ends_at, terms)
         self.columns, self.first = Columns.joined([*undone, contents]), sum(len(item) for item in undone)
         self.choices = GroupChoices(
             columns=contents, group=options.group, devices=stands.devices, ends=self._ends(undone, ends_at)
-        )
-
-    def _stay(self, terms: ReachTerms) -> float:
-        """How many replicas have to go on as they are."""
-        stands = self.stands
-        return (
-            float(stands.devices[: stands.count] @ (stands.judged.rows.variants >= 0).sum(axis=1)) - terms.changes_most
         )
 
     def _undone(self, master: Rows, ends_at: int, terms: ReachTerms) -> list[Columns]:
@@ -224,9 +220,7 @@ class _ReachProgramme:
         slack, demand = master.slack(), np.flatnonzero(master.wanted)
         asked, count = master.rate[must], len(must)
         headroom = np.maximum(0.0, 1 - self.least[demand] / master.rate[demand])
-        launch_s = np.zeros(len(self.least))
-        np.maximum.at(launch_s, problem.variant_workload, [item.launch_s for item in problem.variants])
-        usd, part = problem.unserved_usd[must], launch_s[must] / max(terms.period_s, DUST)
+        usd, part = problem.unserved_usd[must], problem.launch_s[must] / max(terms.period_s, DUST)
         flag_at = ends_at + len(self.least)
         both, slight_usd = np.arange(2 * count), SHORT_LEAST * problem.dearest_usd
         return [
@@ -299,9 +293,8 @@ class _ReachProgramme:
         self.left_usd = usd - relaxed.value
         if self.left_usd <= terms.left_usd + terms.gap * abs(relaxed.value):
             return counts
-        columns, steps = self.columns, min(STEPS, int(STEPS_PER_S * deadline.time_left_s / deadline.crowding))
-        worth = np.bincount(columns.number, weights=columns.value * relaxed.row_duals[columns.row])
-        reduced = (columns.cost - worth)[self.first :]
+        steps = min(STEPS, int(STEPS_PER_S * deadline.time_left_s / deadline.crowding))
+        reduced = self.columns.reduced(relaxed.row_duals)[self.first :]
         reduced[: self.stands.count] = reduced[counts > 0] = -np.inf
         # What costs more than all that could be gained is in no better answer.
         useful = int((reduced <= self.left_usd).sum())
@@ -324,7 +317,7 @@ class _ReachProgramme:
         """The same of some columns by an integer programme, if that finds anything better."""
         some = np.concatenate([np.arange(self.first), self.first + chosen])
         integer = np.arange(len(self.columns))[some] >= self.first - 2 * len(self.must)
-        program = programme_of(self.columns.take(some), integer, self.lower, self.upper)
+        program = self.columns.take(some).programme(integer, self.lower, self.upper)
         hint = np.concatenate([np.zeros(self.first), counts[chosen]])
         try:
             answer = programme_answer(program, NEAREST_WORK, deadline, hint)

@@ -107,7 +107,7 @@ def test_what_contents_are_worth_at_most_goes_on_to_hold_at_other_rates(seed: in
         rows.duals(prices), Look(part=1e-4, step_pct=1, repeats=4), Deadline(60.0, 5000), 0.0
     )
     judged = judge.judge(ceilings.rows)
-    worth = -rows.reduced(rows.columns(judged), rows.duals(prices))
+    worth = -rows.columns(judged).reduced(rows.duals(prices))
     assert (worth <= prices.worth_usd[later.kind_pool[judged.rows.kind]] + 1e-6).all()
     other = replace(later, pools=(replace(later.pools[0], usd_per_h=9.0), *later.pools[1:]))
     assert recall(state, other).prices.worth_usd is None

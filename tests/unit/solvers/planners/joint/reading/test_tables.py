@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import Interference, Profile, ProfileGrid
 from solvers.models.options import memory_limit_mib
-from solvers.planners.joint.reading.tables import Arrays, Axes, Colocation, Table, clocks_of, fill, layers_of
+from solvers.planners.joint.reading.tables import Arrays, Colocation, Table, axes_of, clocks_of, fill, layers_of
 from solvers.problems.joint import Variant
 from solvers.problems.needs import needs_of
 from solvers.verify.proof import ColumnProof
@@ -38,13 +38,14 @@ def grid(latency_ms: list[float], power_w: list[float] | None = None) -> Profile
 
 
 def table(clock_mhz: int = TOP, sm_part: float = 1.0, *, exclusive: bool = False) -> Table:
-    return Table(gpu_type=V100, sm_part=sm_part, gpu_part=sm_part, exclusive=exclusive, clock_mhz=clock_mhz)
+    of = builders.gpu_type("v100")
+    return Table(gpu_type=of, sm_part=sm_part, gpu_part=sm_part, exclusive=exclusive, clock_mhz=clock_mhz)
 
 
 def filled(profile: Profile, *tables: Table, step_pct: int = 1) -> Arrays:
     layers = layers_of([profile])
-    axes = Axes.of(layers, (item.sm_part for item in tables), step_pct, ())
-    return fill(tables, (MODEL,), layers, axes, {V100: builders.gpu_type("v100")})
+    axes = axes_of(layers, (item.sm_part for item in tables), step_pct, (), ())
+    return fill(tables, (MODEL,), layers, axes)
 
 
 def by_law(share: float, batch: int, clock: int) -> float:
@@ -135,7 +136,7 @@ def test_pressure_of_a_slice_is_that_of_its_part_of_the_gpu() -> None:
     nothing = filled(grid(LAW), *tables)
     nothing.mean_ms[:] = np.inf
     both = replace(nothing, mean_ms=nothing.mean_ms.repeat(2, axis=1))
-    pressure, exponent, sensitivity, crowd = pressing.pressures(tables, np.arange(2), both)
+    pressure, exponent, sensitivity, crowd = pressing.pressures(np.arange(2), both)
     assert pressure[:, 0].tolist() == pytest.approx([0.4, 0.2])
     assert (exponent[0, 0], sensitivity[0, 0], crowd[0, 0]) == (0.5, 0.3, 1.0)
     assert (pressure[0, 1], sensitivity[0, 1], crowd[0, 1]) == (0.0, 0.0, 1.25)

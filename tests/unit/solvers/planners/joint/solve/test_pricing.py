@@ -51,7 +51,7 @@ def _duals(rows: Rows, seed: int) -> Floats:
 
 def _best(problem: JointProblem, rows: Rows, duals: Floats, judged: Judged) -> Floats:
     """By pool, what the best of these is worth."""
-    reduced = rows.reduced(rows.columns(judged), duals)
+    reduced = rows.columns(judged).reduced(duals)
     pool = problem.kind_pool[judged.rows.kind]
     return np.array([-reduced[pool == number].min(initial=0.0) for number in range(len(problem.pools))])
 
@@ -70,7 +70,7 @@ def test_ceilings_are_the_best_of_all_patterns(seed: int, basis: str) -> None:
     assert found.ceilings == pytest.approx(most, abs=2 * NOTHING * scale_of(problem).max())
     best = _best(problem, rows, duals, every_pattern(problem, 20))
     columns = rows.columns(judge.judge(found.rows))
-    worth = -rows.reduced(columns, duals)
+    worth = -columns.reduced(duals)
     for pool in np.flatnonzero(best > 0):
         assert worth[problem.kind_pool[found.rows.kind] == pool].max() == pytest.approx(best[pool], rel=1e-9)
 

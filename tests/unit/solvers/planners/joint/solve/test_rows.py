@@ -21,7 +21,7 @@ def test_reduced_costs_are_fixed_prices_less_the_members_values(seed: int, basis
     judged = every_pattern(problem, 40)
     stands = judged.rows
     prices = rows.item_prices(duals)
-    reduced = rows.reduced(rows.columns(judged), duals)
+    reduced = rows.columns(judged).reduced(duals)
     assert len(judged) > 100
     for row in rng.integers(0, len(judged), 60).tolist():
         pool = int(problem.kind_pool[stands.kind[row]])
@@ -67,6 +67,6 @@ def test_what_one_replica_is_worth_is_paid_for_what_it_serves(seed: int) -> None
     left = moved[rows.fewest] / duals[rows.fewest]
     assert left == pytest.approx([0.0, 0.5, 0.0, 1.0], abs=1e-12)
     assert rows.sides(moved) == pytest.approx(rows.sides(duals))
-    before, after = rows.reduced(rows.columns(judged), duals), rows.reduced(rows.columns(judged), moved)
+    before, after = rows.columns(judged).reduced(duals), rows.columns(judged).reduced(moved)
     assert (after >= before - 1e-9).all()
     assert (after > before + 1e-3).any()
