@@ -45,8 +45,8 @@ def idle(*_: Any) -> None:
 def _begun(keeper: LateKeeper) -> PlannerWorker:
     part = SimpleNamespace(warm=idle, close=idle, learn=idle, account=idle, retain=idle, look=idle, dispose=idle)
     parts = SimpleNamespace(
-        settings=Settings(planner_metrics_port=0), keeper=keeper, pool=part, learning=part, housekeeping=part,
-        told=part, webhooks=part, database=part,
+        settings=Settings(planner_metrics_port=0), keeper=keeper, pool=part, learning=part, remembering=part,
+        housekeeping=part, told=part, webhooks=part, database=part,
     )  # fmt: skip
     worker = PlannerWorker(cast("WorkerParts", parts))
     worker.start()
