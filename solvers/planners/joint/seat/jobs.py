@@ -125,7 +125,10 @@ class _Jobs:
         others = (room.place for room in self._rooms(job) if room.place.device != at.device)
         moves += [(self._saved_s(job, place) + inherited_s, place) for place in others]
         moves.sort(key=lambda item: (-round(item[0], 6), item[1].device != at.device, item[1].device))
-        return any(self._move(job, place) for worth_s, place in moves[:ALIKE_MAX] if worth_s > DUST)
+        place = next((place for worth_s, place in moves[:ALIKE_MAX] if worth_s > DUST and self._move(job, place)), None)
+        if place is not None and place.device != at.device and heir is not None and inherited_s > 0.0:
+            self._move(*heir)  # at once, or the next would come for what is left, for the sake of its own heir
+        return place is not None
 
     def _saved_s(self, job: int, place: _Place) -> float:
         """By how much sooner a job ends there, less what its restart must be worth."""

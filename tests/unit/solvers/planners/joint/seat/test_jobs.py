@@ -96,3 +96,12 @@ def test_who_has_least_left_comes_first() -> None:
     )
     seats = seat(on, Layout(patterns=(pattern(on.problem, (0, 60)),), counts=(1,)), terms)
     assert all_contents(seats) == [((0, 60), (1, 40)), ((2, 100),)]
+
+
+def test_a_device_that_falls_free_parts_one_couple_and_no_other_restarts() -> None:
+    couples = {device: [held(device, 60), held(9 - device, 40)] for device in range(1, 5)}
+    on = floor(made(100.0, 8, (6,)), couples)
+    seats = seated(on)
+    stood = [tuple((item.variant, item.share_pct) for item in items) for items in couples.values()]
+    assert len(set(stood) & set(all_contents(seats))) == 3
+    assert sorted(len(item) for item in all_contents(seats)) == [1, 1, 1, 2, 2, 2]
