@@ -101,12 +101,12 @@ def demand(
     busiest bin over the last `lookback_s`, or its own of `shorter_s`, or what is sure of half of one or of what was
     counted last.
     """
-    rows = session.execute(named("counted_loads"), {"lookback_s": lookback_s}).all()
+    rows = session.execute(named("counted_loads"), {"lookback_s": max(window_s, lookback_s)}).all()
     if not rows:
         return ()
     services, loads = _added_up(rows, bin_s)
     own_s = np.array([shorter_s.get(service, lookback_s) for service in services])
-    mean_rps, newest_rps = loads.newest(np.minimum(window_s, own_s))
+    mean_rps, newest_rps = loads.newest(np.full_like(own_s, window_s))
     upper_rps, last_rps = np.maximum(newest_rps, loads.busiest(own_s)), counted_last(session, bin_s)
     oldest_s, newest_s = loads.ages_s()
     return tuple(

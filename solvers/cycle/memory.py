@@ -19,8 +19,8 @@ from solvers.domain.telemetry import DEMAND_BIN_S, DEMAND_JUMP_SIGMAS
 from solvers.domain.workload import Service
 from solvers.problems.needs import sizes_rps
 
-PARTS, LEAST_S = (0.1, 0.2, 0.5), 30.0
-"""Of the policy's memory, from the shortest; and no shorter than that."""
+PARTS, LEAST_S, LEAST_BINS = (0.1, 0.2, 0.5), 30.0, 2.0
+"""Of the policy's memory, from the shortest; and no shorter than that, and than so many bins."""
 PAST_S = 3600.0
 SOON_S = 1200.0
 """Who was counted for no hour yet but for so long is told by a sterner rule: that nothing at all would have lacked."""
@@ -32,8 +32,8 @@ SEEN_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
-    """What was asked of a service: the rate of the bin that ended with each half bin, or what is sure of the half, the
-    oldest first.
+    """What was asked of a service: the rate of the bin that ended with each half bin in which somebody counted, or what
+    is sure of the half, the oldest first.
     """
 
     half_s: float
@@ -68,7 +68,8 @@ def memory_s(past: Past, service: Service, policy: Policy, launch_s: float) -> f
     most = min(FORGOTTEN_MOST, FORGOTTEN_PART * (1.0 - service.slo.percentile / 100.0)) * asked.sum()
     bears = sizes_rps(past.busiest(whole_s), policy)[:-late]
     lacks = np.maximum(0.0, asked - bears).sum() if known_s >= PAST_S - 4.0 * past.half_s else 0.0
-    for part in (part for part in PARTS if part * whole_s >= LEAST_S):
+    least_s = max(LEAST_S, LEAST_BINS * 2.0 * past.half_s)
+    for part in (part for part in PARTS if part * whole_s >= least_s):
         less = sizes_rps(past.busiest(part * whole_s), policy)[:-late]
         more = np.maximum(0.0, asked - less).sum() - lacks
         if more <= most and past.half_s * np.count_nonzero(less < bears) >= whole_s:

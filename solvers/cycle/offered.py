@@ -9,15 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers.cycle.memory import Past
-from solvers.domain.telemetry import DEMAND_JUMP_SIGMAS
+from solvers.domain.telemetry import DEMAND_COUNT_S, DEMAND_JUMP_SIGMAS
 
 
 class CountedLoads:
     """What edges counted, a row for each report: when it came, how many requests, in how many seconds. `edge` says
     whose each is (an edge's of another service is another's), and `of_edge` of which service that is.
 
-    A rate inside a bin is what an edge counted over the time it counted, so that bins need not match its intervals;
-    only they may not be shorter, or a bin would miss the edges that report less often than it lasts.
+    A rate inside a bin is what an edge counted over the time it counted, or over `DEMAND_COUNT_S` if that is longer, so
+    that bins need not match its intervals; only they may not be shorter, or a bin would miss the edges that report less
+    often than it lasts.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class CountedLoads:
         edges = len(self._of_edge)
         arrived = np.bincount(self._edge[lately], self._arrived[lately], edges)
         lasted_s = np.bincount(self._edge[lately], self._interval_s[lately], edges)
-        counted = lasted_s > 0.0
+        counted, lasted_s = lasted_s > 0.0, np.maximum(lasted_s, DEMAND_COUNT_S)
         rate_rps = arrived[counted] / lasted_s[counted]
         return self._sums(self._of_edge[counted], rate_rps, lasted_s[counted], len(self._bin_s))
 
@@ -63,15 +64,14 @@ class CountedLoads:
         return found
 
     def past(self, lookback_s: float) -> list[Past]:
-        """What was asked of each service at the end of every half bin, since it was counted first."""
+        """What was asked of each service at the end of every half bin, those left out in which nobody counted."""
         half_s = self._bin_s / 2.0
-        known = np.ceil(np.minimum(lookback_s, self.ages_s()[0]) / half_s).astype(np.int64)
-        rates = np.zeros((len(known), int(lookback_s / half_s.min()) + 1))
+        rates = np.full((len(half_s), int(lookback_s / half_s.min()) + 1), np.nan)
         for service, ago, rates_rps in self._bins(np.full_like(half_s, lookback_s)):
-            np.maximum.at(rates, (service, ago - 1), rates_rps)
+            np.fmax.at(rates, (service, ago - 1), rates_rps)
         return [
-            Past(half_s=seconds, rates_rps=row[:count][::-1])
-            for seconds, row, count in zip(half_s.tolist(), rates, known.tolist(), strict=True)
+            Past(half_s=seconds, rates_rps=row[~np.isnan(row)][::-1])
+            for seconds, row in zip(half_s.tolist(), rates, strict=True)
         ]
 
     def _bins(self, lookback_s: NDArray[Any]) -> Iterator[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]]:
@@ -91,11 +91,11 @@ class CountedLoads:
         edge, half = keys // across, keys % across
         service = self._of_edge[edge]
         at = service * across + half
-        both_rps = (arrived + np.where(follows, np.roll(arrived, 1), 0.0)) / (
-            lasted_s + np.where(follows, np.roll(lasted_s, 1), 0.0)
-        )
+        both, both_s = (each + np.where(follows, np.roll(each, 1), 0.0) for each in (arrived, lasted_s))
+        both_rps = both / np.maximum(both_s, DEMAND_COUNT_S)
         # An edge that counted in the first half of a bin alone has its rate there.
         single = ~np.roll(follows, -1) & (half + 1 < many[service])
+        lasted_s = np.maximum(lasted_s, DEMAND_COUNT_S)
         rate_rps = arrived / lasted_s
         bins = np.concatenate((at[half > 1], at[single] + 1))
         bin_rps = np.concatenate((both_rps[half > 1], rate_rps[single]))

@@ -11,7 +11,7 @@ from app.services.planning.planning import Leader
 from app.services.planning.remembering import RESTS, DemandMemory
 from app.services.planning.snapshots import StoreObserver
 from app.store import telemetry
-from solvers.domain.telemetry import Demand
+from solvers.domain.telemetry import Demand, DemandOrigin
 from tests.integration.planner.world import BOOT, CLUSTER, World
 from tests.memory import MemoryClock
 from tests.unit.app.services.whatif.small_fleet import POLICY, service
@@ -86,6 +86,28 @@ def test_what_is_known_of_a_service_ends_with_it_and_with_its_past(world: World)
     assert learned(world) == {"vision/labels": 60.0}
     world.rows("DELETE FROM rate_samples WHERE received_at < now() - interval '15 min' RETURNING 1")
     assert learned(world) == {}
+
+
+def test_times_in_which_nobody_counted_show_nothing(world: World) -> None:
+    """Twice nobody counted a steady load for eleven minutes; a wave was counted for ten, and once an hour ago."""
+    world.build(service("labels"), service("search"))
+    counted(world, "labels", "100")
+    counted(world, "search", WAVE)
+    gone = "DELETE FROM rate_samples WHERE service = :service AND extract(epoch FROM now() - received_at) % 1500 < 660"
+    world.rows(gone.replace(":service", "'vision/labels'") + " RETURNING 1")
+    old = "received_at BETWEEN now() - interval '58 min' AND now() - interval '10 min'"
+    world.rows(f"DELETE FROM rate_samples WHERE service = 'vision/search' AND {old} RETURNING 1")
+    assert learned(world) == {}
+
+
+def test_however_short_the_memory_who_was_counted_in_the_last_minute_has_that_rate(world: World) -> None:
+    world.policy = replace(POLICY, demand_lookback_s=30.0)
+    world.build(service("labels"), world.policy)
+    counted(world, "labels", WAVE)
+    world.rows("DELETE FROM rate_samples WHERE received_at > now() - interval '45 s' RETURNING 1")
+    (found,) = seen(world).values()
+    assert found.origin is DemandOrigin.OBSERVED
+    assert found.rate_rps_upper == pytest.approx(300.0 + 200.0 * 0.62, rel=0.03)
 
 
 def test_nobody_looks_at_an_hour_again_at_once(world: World) -> None:

@@ -96,6 +96,11 @@ def test_no_memory_is_shorter_than_half_a_minute() -> None:
     assert found == [30.0, 59.0, 30.0, 30.0, 30.0]
 
 
+def test_no_memory_is_shorter_than_two_bins_of_who_reports_seldom() -> None:
+    found = memory_s(Past(half_s=4 * HALF_S, rates_rps=wave()[::4]), builders.service(), POLICY, 5.0)
+    assert found == 0.2 * WHOLE_S
+
+
 def test_a_past_of_counts_has_whole_bins_and_what_is_sure_of_half_of_one() -> None:
     past = Past.of(np.array([0.0, 500.0, 0.0, 0.0, 4.0]))
     assert past.rates_rps.tolist() == pytest.approx([0.0, (500.0 - 3.0 * np.sqrt(500.0)) / 5.0, 50.0, 0.0, 0.4])

@@ -30,9 +30,10 @@ def _loads(reports: list[Report]) -> CountedLoads:
 
 
 def _rates(parts: dict[int, tuple[float, float]]) -> tuple[float, float]:
-    """Of what each edge counted in which time: the rate of all, and what is sure of it."""
-    rate_rps = sum(count / lasted_s for count, lasted_s in parts.values())
-    return rate_rps, rate_rps - 3.0 * math.sqrt(sum(count / lasted_s**2 for count, lasted_s in parts.values()))
+    """Of what each edge counted in which time, a second at least: the rate of all, and what is sure of it."""
+    counted = [(count, max(lasted_s, 1.0)) for count, lasted_s in parts.values()]
+    rate_rps = sum(count / lasted_s for count, lasted_s in counted)
+    return rate_rps, rate_rps - 3.0 * math.sqrt(sum(count / lasted_s**2 for count, lasted_s in counted))
 
 
 def _counted(reports: list[Report], from_s: float, until_s: float) -> dict[int, tuple[float, float]]:
@@ -64,6 +65,17 @@ def _slowly(reports: list[Report], lookback_s: float) -> tuple[float, float, flo
         if half > first:
             busiest_rps = max(busiest_rps, _rates(_counted(reports, (half - 1) * half_s, (half + 1) * half_s))[0])
     return mean_rps, max(mean_rps, newest_rps, sure_rps), busiest_rps
+
+
+def _halves(reports: list[Report], lookback_s: float) -> int:
+    """How many whole halves of the time that is looked back on somebody counted in, or an edge only in the one before:
+    that has its rate there, too.
+    """
+    half_s = max(BIN_S, *(lasted_s for *_, lasted_s in reports)) / 2.0
+    first, last = math.floor((NOW_S - lookback_s) / half_s) + 1, math.floor(NOW_S / half_s) - 1
+    counted = {math.floor((NOW_S - age_s) / half_s) for _, _, age_s, _, _ in reports}
+    counted &= set(range(first, last + 1))
+    return len((counted | {half + 1 for half in counted}) & set(range(first, last + 1)))
 
 
 REPORTS = st.lists(
@@ -98,7 +110,7 @@ def test_what_edges_counted_is_added_up_as_bin_by_bin(reports: list[Report], loo
         slowly = _slowly(mine, lookback_s)
         assert busiest_rps[index] == pytest.approx(slowly[2])
         assert pasts[index].rates_rps.max(initial=0.0) == pytest.approx(slowly[2])
-        assert len(pasts[index].rates_rps) == math.ceil(min(lookback_s, oldest_s[index]) / pasts[index].half_s)
+        assert len(pasts[index].rates_rps) == _halves(mine, lookback_s)
         if _younger(mine, 60.0):
             assert (mean_rps[index], newest_rps[index]) == pytest.approx(slowly[:2])
         else:
@@ -118,10 +130,18 @@ def test_what_was_counted_outside_of_whole_halves_is_in_no_bin() -> None:
 
 def test_a_past_tells_of_every_half_the_oldest_first() -> None:
     """Counted in the half 28 s ago, which the bin after it holds, too, then in two halves, and in the one that lasts
-    still.
+    still; of those between nothing is known.
     """
     loads = _loads([(0, 0, 28.0, 500, 5.0), (0, 0, 12.0, 100, 5.0), (0, 0, 7.0, 200, 5.0), (0, 0, 1.0, 900, 5.0)])
     (past,) = loads.past(60.0)
     sure_rps = (200.0 - 3.0 * math.sqrt(200.0)) / 5.0
     assert past.half_s == 5.0
-    assert past.rates_rps.tolist() == pytest.approx([0.0, 100.0, 100.0, 0.0, 20.0, sure_rps])
+    assert past.rates_rps.tolist() == pytest.approx([100.0, 100.0, 20.0, sure_rps])
+
+
+def test_what_was_counted_in_less_than_a_second_is_taken_for_that_of_one() -> None:
+    loads = _loads([(0, 0, 12.0, 1, 0.001), (1, 0, 12.0, 3, 0.1), (1, 0, 7.0, 10, 5.0)])
+    mean_rps, newest_rps = loads.newest(np.array([60.0, 60.0]))
+    assert mean_rps.tolist() == pytest.approx([1.0, 13 / 5.1])
+    assert newest_rps.tolist() == pytest.approx([1.0, 13 / 5.1])
+    assert loads.busiest(np.array([60.0, 60.0])).tolist() == pytest.approx([1.0, 3.0])
