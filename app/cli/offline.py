@@ -205,6 +205,8 @@ def plan_file(file: str, wish: Wish, showing: Showing, tuning: Tuning) -> None:
     for target in (out, showing.memory):
         if target is not None:
             check_target(target)
+    if out is not None and showing.memory is not None and Path(out).resolve() == Path(showing.memory).resolve():
+        raise InputError(f"{out}: this file cannot hold both the plan and what planners keep")
     tuning.check(wish)
     with solving(tuning) as pool:
         clock, asking = Deadline(math.inf), _asking(pool)

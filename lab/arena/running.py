@@ -6,7 +6,9 @@ planners thought is told beside its outcome and never in it: an outcome holds no
 
 from __future__ import annotations
 
+import faulthandler
 import hashlib
+import os
 import pickle
 import signal
 import time
@@ -16,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from multiprocessing import parent_process
 from pathlib import Path
 from threading import current_thread, main_thread
 from typing import TypeAlias
@@ -44,6 +47,8 @@ from solvers.version import VERSION
 
 PLANNER_S_MAX = 1800.0
 """On the clock, for one plan."""
+DEAF_TIMES, DEAF_S, DEAF_STATUS = 1.1, 2.0, 1
+"""When a worker ends whose planner does not hear that its time is over, and how."""
 
 
 @value
@@ -99,7 +104,9 @@ class _Timed:
                 return self._thought(request, state, reporter)
             except EngineError:
                 raise
-            except (Exception, SystemExit, _TooLongError) as error:  # noqa: BLE001 - whatever a planner does, the run says so
+            except BaseException as error:  # whatever a planner does, the run says so
+                if isinstance(error, KeyboardInterrupt) and parent_process() is None:
+                    raise  # somebody's at the keyboard, for workers hear none
                 watch.broken = f"planner {self.spec.name} at {request.snapshot.taken_at_s:g} s: {_sentence(error)}"
             finally:
                 self._spent_s.append(time.perf_counter() - begun_s)
@@ -125,7 +132,9 @@ class _TooLongError(BaseException):
 
 @contextmanager
 def _limited(limit_s: float) -> Iterator[None]:
-    """Ends what takes longer on the clock, where signals can (the main thread of a process)."""
+    """Ends what takes longer on the clock, where signals can (the main thread of a process); and a worker with it, if
+    it hears none: in long native code, or since it caught or ignores them.
+    """
     if current_thread() is not main_thread():
         yield
         return
@@ -135,11 +144,15 @@ def _limited(limit_s: float) -> Iterator[None]:
 
     before = signal.signal(signal.SIGALRM, over)
     signal.setitimer(signal.ITIMER_REAL, limit_s)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)
+    with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
+        if parent_process() is not None:
+            faulthandler.dump_traceback_later(DEAF_TIMES * limit_s + DEAF_S, exit=True, file=nowhere)
+        try:
+            yield
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            signal.signal(signal.SIGALRM, before)
 
 
 LOADER = "lab.arena.loading:load"

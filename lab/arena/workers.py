@@ -19,7 +19,18 @@ from multiprocessing.connection import wait
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from lab.arena.running import Began, Event, Finished, Hear, RunEnded, RunPart, RunTask, failed, run_task
+from lab.arena.running import (
+    DEAF_STATUS,
+    Began,
+    Event,
+    Finished,
+    Hear,
+    RunEnded,
+    RunPart,
+    RunTask,
+    failed,
+    run_task,
+)
 from lab.outcome import ProgressListener
 from solvers.errors import EngineError
 
@@ -69,7 +80,9 @@ class _Worker:
 
     def death(self) -> str:
         self._process.join(STOP_S)
-        return f"its process ended with status {self._process.exitcode}"
+        code = self._process.exitcode
+        deaf = ", as where a planner thinks on when its time is over" if code == DEAF_STATUS else ""
+        return f"its process ended with status {code}{deaf}"
 
 
 def run_in_workers(tasks: Sequence[RunTask], jobs: int, hear: Hear) -> None:

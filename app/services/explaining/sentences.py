@@ -375,7 +375,7 @@ NEARLY = 0.95
 
 def demand_sentence(demand: Demand, policy: Policy) -> str:
     """How much of a service must be served, and how far that looks back."""
-    rate, whole_s = f"{four_digits(demand.rate_rps_upper)} requests/s must be served", policy.demand_lookback_s
+    rate, whole_s = f"{four_digits(demand.rate_rps_upper)} requests/s must be served now", policy.demand_lookback_s
     if demand.origin is DemandOrigin.DECLARED:
         return f"{rate}, as declared: nobody has counted any lately"
     more = f"; its policy looks back {whole_s:.0f} s at most" if demand.window_s < NEARLY * whole_s else ""

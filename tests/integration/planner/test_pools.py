@@ -161,7 +161,7 @@ def test_status_and_explain_say_who_owns_what(site: Site) -> None:
     assert f"placement, replicas, share, memory and power on {places} are owned by policy edge: planner morak" in mine
     other = site.get(f"/v1/plans/{plan}/explain?workload=vision/search")
     assert any("on b GPU " in line and "policy default: planner joint" in line for line in other["owners"])
-    assert other["demand"].endswith(" requests/s must be served, as declared: nobody has counted any lately")
+    assert other["demand"].endswith(" requests/s must be served now, as declared: nobody has counted any lately")
     assert site.get(f"/v1/plans/{plan}/explain")["demand"] is None
 
 

@@ -54,7 +54,7 @@ def test_a_plan_as_json_carries_the_insight(files: Path, headroom: Headroom) -> 
 def test_what_must_be_served_is_told_first(files: Path, headroom: Headroom) -> None:
     said = headroom("explain", "demo/vision", "--snapshot", f"{files}/s.json", *BY_COUNT)
     (told,) = [line for line in said.out.splitlines() if "must be served" in line]
-    assert told.endswith(" requests/s must be served, as declared: nobody has counted any lately")
+    assert told.endswith(" requests/s must be served now, as declared: nobody has counted any lately")
     assert said.out.index(told) < said.out.index("why")
 
 

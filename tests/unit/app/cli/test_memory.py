@@ -116,3 +116,12 @@ def test_a_memory_that_a_planner_does_not_know_is_as_good_as_none(headroom: Head
     memory.write()
     said, plan = planned(headroom, tmp_path, PICTURE, "--memory", file)
     assert (said["memory"], plan) == ("read", first)
+
+
+def test_a_plan_and_a_memory_have_files_of_their_own(headroom: Headroom, tmp_path: Path) -> None:
+    write_value(f"{tmp_path}/s.json", PICTURE)
+    words = ("--out", f"{tmp_path}/both.json", "--memory", f"{tmp_path}/./both.json")
+    said = headroom("plan", "--snapshot", f"{tmp_path}/s.json", *words)
+    assert said.status == Exit.USAGE
+    assert said.err == f"headroom: {tmp_path}/both.json: this file cannot hold both the plan and what planners keep\n"
+    assert not (tmp_path / "both.json").exists()

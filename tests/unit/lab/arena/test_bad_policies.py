@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from lab.arena.contenders import entry_of
-from lab.arena.running import RunRecord, RunTask, run_task
+from lab.arena.running import Event, RunEnded, RunRecord, RunTask, run_task
+from lab.arena.workers import run_in_workers
 from tests.unit.lab.arena.fake import scenario, tasks
 
 BODY = """
@@ -27,6 +28,9 @@ class Mine(Greedy):
 def task_of(folder: Path, contender: str, **more: str) -> RunTask:
     (made,) = tasks([scenario(folder, "one", asks="yes", **more)], ["greedy"], seeds=1)
     return replace(made, entry=entry_of(contender))
+
+
+DEAF = "its process ended with status 1, as where a planner thinks on when its time is over"
 
 
 def record_of(folder: Path, deed: str, limit_s: float = 600.0) -> RunRecord:
@@ -58,6 +62,26 @@ def test_a_policy_that_thinks_for_ever_is_ended_though_it_catches_everything(tmp
     deed = "\n        ".join(lines)
     record = record_of(tmp_path, deed, limit_s=0.2)
     assert record.error == "planner mine at 1e+06 s: it thought for more than 0.2 s"
+
+
+@pytest.mark.parametrize(
+    ("deed", "said"),
+    [
+        ("__import__('signal').signal(14, 1); __import__('time').sleep(600)", DEAF),
+        ("sum(range(10**11))", DEAF),
+        ("raise KeyboardInterrupt", "planner mine at 1e+06 s: KeyboardInterrupt"),
+    ],
+)
+def test_a_worker_is_ended_with_a_policy_that_hears_nothing(
+    tmp_path: Path, deed: str, said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It ignores signals, or is in native code; one that interrupts as the keyboard does is heard."""
+    (tmp_path / "mine.py").write_text(BODY.format(deed=deed), encoding="utf-8")
+    heard: list[Event] = []
+    run_in_workers([replace(task_of(tmp_path, f"{tmp_path}/mine.py:Mine"), planner_s_max=0.2)], 1, heard.append)
+    (error,) = [event.finished.record.error for event in heard if isinstance(event, RunEnded)]
+    assert str(error).startswith(said)
+    assert capfd.readouterr().err == ""
 
 
 def test_a_policy_that_keeps_to_its_own_is_let_be(tmp_path: Path) -> None:

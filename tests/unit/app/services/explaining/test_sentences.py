@@ -43,7 +43,7 @@ def test_what_must_be_served_is_told_with_how_far_that_looks_back() -> None:
     policy = builders.policy()
     seen = builders.demand("demo/vision", 300.0, rate_rps_upper=411.36, window_s=597.2)
     assert policy.demand_lookback_s == 600.0
-    rate = "411.4 requests/s must be served"
+    rate = "411.4 requests/s must be served now"
     assert demand_sentence(seen, policy) == f"{rate}, the most in any ten of the last 597 seconds"
     shorter = demand_sentence(replace(seen, window_s=60.0), policy)
     assert shorter == f"{rate}, the most in any ten of the last 60 seconds; its policy looks back 600 s at most"
