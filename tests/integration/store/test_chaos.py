@@ -28,8 +28,12 @@ dawdles, and for how long.
 """
 QUICK, MISSED_WITHIN = 5, 20
 """Mutants that are told soon, and histories in which they must be; the others take minutes."""
-BEGIN = {"epochs are not heard of": 10, "two at once under a key": 8}
-"""The first of these histories, where it is not the first of all."""
+BEGIN = {
+    "an answer is not kept": 2, "all may be reported": 1, "epochs are not heard of": 18, "two at once under a key": 9,
+}  # fmt: skip
+"""The first of these histories, where it is not the first of all: the one that tells, so that none is lived for
+nothing. After a change that lets it pass by one of the next tells, as long as the promise is missed at all.
+"""
 
 
 @pytest.fixture(scope="module")

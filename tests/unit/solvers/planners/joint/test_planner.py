@@ -146,6 +146,7 @@ def demanding(rate_rps: float) -> Snapshot:
     return replace(standing(*of_three()), demands=(builders.demand("demo/vision", rate_rps),))
 
 
+@pytest.mark.usefixtures("unproven")
 def test_who_is_short_is_served_beside_what_stands_and_nobody_else_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     later, asked = demanding(1100.0), list[str]()
     reading = read(later, builders.everything_movable(later))
@@ -231,6 +232,7 @@ def test_whoever_waits_for_a_plan_waits_for_little_of_its_proof() -> None:
     assert units_of(calm, before, shown_of(calm)) == units_of(jumped, plan, shown_of(calm)) == AGAIN_UNITS
 
 
+@pytest.mark.usefixtures("unproven")
 def test_a_worse_answer_gives_way() -> None:
     crowded = [builders.service(f"s{number}", rate_rps_declared=300.0) for number in range(8)]
     picture = builders.lab(crowded, policy=DEVICE)

@@ -41,6 +41,8 @@ from solvers.verify.checks import is_fatal, verify
 from tests import builders
 from tests.memory import MemoryMemory, World
 
+pytestmark = pytest.mark.usefixtures("unproven")
+
 FULL_AT_S = 1_000_000.0
 CAP_W = 170.0
 QUIET_S = FULL_AT_S + FULL_EVERY_S - 1.0
@@ -103,7 +105,7 @@ def read_once() -> Reading:
     return read(served(2), builders.everything_movable(served(2)))
 
 
-@pytest.mark.parametrize("phase_s", range(60))
+@pytest.mark.parametrize("phase_s", [0, 1, 14, 15, 29, 30, 31, 45, 59])
 def test_every_pace_has_full_solves(phase_s: int) -> None:
     """The planner's own interval, from any second of a minute on, on a fleet where nothing happens."""
     interval_s = Settings(database_url="postgresql://").place_interval_s
