@@ -151,7 +151,7 @@ class Judged(Parallel):
         work = problem.variant_workload[self.rows.variants[at, place]]
         return np.bincount(work, weights=rates, minlength=len(problem.workloads)).astype(np.float64)
 
-    def by_workload(self, problem: JointProblem, values: Floats | Flags) -> Floats:
+    def by_workload(self, problem: JointProblem, values: Floats | Whole | Flags) -> Floats:
         """Row x workload: the sum over its members of these values, which are row x place."""
         at, place = np.nonzero(self.rows.variants >= 0)
         found = np.zeros((len(self), len(problem.workloads)))

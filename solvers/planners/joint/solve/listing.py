@@ -273,15 +273,9 @@ def _sums(problem: JointProblem, judged: Judged) -> Floats:
     """What had better be little, row x sum: cost, draw where caps count it, by workload what of its rate is not served,
     and its share where anybody counts that.
     """
-    rows, works = judged.rows, problem.workloads
-    row, place = np.nonzero(rows.variants >= 0)
-    work = problem.variant_workload[rows.variants[row, place]]
-    served, share = (np.zeros((len(rows), len(works))) for _ in range(2))
-    np.add.at(served, (row, work), judged.capacity_rps[row, place])
-    np.add.at(share, (row, work), rows.shares_pct[row, place])
+    served, share = (judged.by_workload(problem, each) for each in (judged.capacity_rps, judged.rows.shares_pct))
     limited = {project for project, _ in problem.quotas}
-    counted = [
-        number for number, item in enumerate(works) if item.project in limited or np.isfinite(item.budget_usd_per_h)
-    ]
+    works = enumerate(problem.workloads)
+    counted = [number for number, item in works if item.project in limited or np.isfinite(item.budget_usd_per_h)]
     parts = [judged.usd_per_h, *([judged.draw_w] if problem.caps else [])]
     return np.hstack([np.stack(parts, axis=1), -np.minimum(served, problem.rate_rps), share[:, counted]])
