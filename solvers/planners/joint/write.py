@@ -212,7 +212,7 @@ def _of_owner(seats: Seats, number: int) -> Iterator[Reason]:
 
 def _of_room(seats: Seats, number: int) -> Iterator[Reason]:
     """By GPU type: what a job is not worth there, else which room is missing, if any is."""
-    problem, alone = seats.floor.problem, seats.floor.alone(number)
+    problem, alone = seats.floor.problem, seats.floor.judge.alone_of(number)
     work, mine = problem.workloads[number], problem.variant_workload == number
     worth_usd, pool_of = work.worth_usd(alone.capacity_rps[:, 0]), problem.kind_pool[alone.rows.kind]
     # Who wants several failure domains may have what is idle already.

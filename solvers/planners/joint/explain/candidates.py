@@ -156,8 +156,8 @@ def _best(
     variants = np.flatnonzero(np.isin(problem.variant_workload, works))
     rows = Patterns.singles(kinds, variants, shares_pct)
     rows = rows.take(problem.allowed[problem.kind_pool[rows.kind], rows.variants[:, 0]])
-    judged = Judge(problem).judge_slowed(rows, terms.slowdown(rows))
-    judged = judged.take(np.flatnonzero(judged.lawful))
+    judged = Judge(problem).contents.judge(rows, terms.slowdown(rows), eager=False)
+    judged = judged.take(judged.lawful)
     kind, variant, share = judged.rows.kind, judged.rows.variants[:, 0], judged.rows.shares_pct[:, 0]
     memory_mib, rate_rps = judged.memory_mib[:, 0], judged.capacity_rps[:, 0]
     work = problem.variant_workload[variant]

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from solvers.domain.arrays import Floats, Parallel, Whole
+from solvers.domain.arrays import Whole
 from solvers.domain.change import Target
 from solvers.domain.device import OFFERED, Offer, PowerScope, is_offered
 from solvers.domain.evidence import Resource
@@ -31,6 +31,7 @@ from solvers.planners.joint.reading.formulation import Reading, read
 from solvers.planners.joint.solve.judge import Judge
 from solvers.problems.fleet import under
 from solvers.problems.needs import Need
+from solvers.problems.patterns import Judged
 
 CHARGE = 1000.0
 """For each thing that gives at all, beside its amount."""
@@ -52,24 +53,14 @@ class Give:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Configs(Parallel):
-    """Single replicas of one workload alone on a device, at one latency limit."""
-
-    pool: Whole
-    share_pct: Whole
-    rate_rps: Floats
-    watts: Floats
-    usd_per_h: Floats
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
     """What a workload that is short still asks for, and what its own rules leave."""
 
     need: Need
     rate_rps: float
     replicas: int
-    configs: Configs
+    configs: Judged
+    """Single replicas of it alone on a device, at one latency limit."""
     budget_left: float
     replicas_left: float
 
@@ -138,24 +129,26 @@ class _ElasticProgramme:
         self._give(more, most, 1.0, NEW_MAX, integer=True)
         if (budget := ask.need.budget_usd_per_h) is not None:
             self._give(Give(resource=Resource.BUDGET_USD, subject=own, workload=own, now=budget), money, 1.0, 1e4)
-        closed = self._closed(ask)
+        closed, problem = self._closed(ask), self.room.elastic.problem
+        pool_of = problem.kind_pool[ask.configs.rows.kind]
         for cell, device_row in zip(self.cells, self._device_row, strict=True):
-            gate, pool = closed.get(cell.gpu_type), self.room.elastic.problem.pools[cell.pool]
-            here = ask.configs.take(np.flatnonzero(ask.configs.pool == cell.pool))
-            if not len(here.pool) or (cell.gpu_type in closed and gate is None):
+            gate, pool = closed.get(cell.gpu_type), problem.pools[cell.pool]
+            here = ask.configs.take(np.flatnonzero(pool_of == cell.pool))
+            if not len(here) or (cell.gpu_type in closed and gate is None):
                 continue
-            replicas = rows.add_columns(COST_WEIGHT * here.usd_per_h, np.array([float(cell.devices)]))
-            share = here.share_pct / 100
+            share_pct = here.rows.shares_pct[:, 0]
+            share, usd_per_h = share_pct / 100, pool.usd_per_h * share_pct / 100
+            replicas = rows.add_columns(COST_WEIGHT * usd_per_h, np.array([float(cell.devices)]))
             rows.enter(device_row, replicas, 1.0)
             for cap in cell.caps:
-                rows.enter(self._cap_row[cap], replicas, here.watts + cell.idle_w)
+                rows.enter(self._cap_row[cap], replicas, here.draw_w - pool.idle_w + cell.idle_w)
             if project in self._quota_row:
                 rows.enter(self._quota_row[project], replicas, share * pool.gpu_part)
             if ask.rate_rps > 0:
-                rows.enter(demand, replicas, here.rate_rps / ask.rate_rps)
+                rows.enter(demand, replicas, here.capacity_rps[:, 0] / ask.rate_rps)
             for row in (floor, most) if gate is None else (floor, most, gate):
                 rows.enter(row, replicas, 1.0)
-            rows.enter(money, replicas, share * float(self.room.elastic.problem.budget_usd[cell.pool]))
+            rows.enter(money, replicas, share * float(problem.budget_usd[cell.pool]))
 
     def _closed(self, ask: Ask) -> dict[GpuTypeName, Whole | None]:
         """Types that it may not use: the row that opens each, or None where it stays shut."""
@@ -172,32 +165,18 @@ class _ElasticProgramme:
         return found
 
 
-def configs_of(judge: Judge, number: int) -> Configs:
+def configs_of(judge: Judge, number: int) -> Judged:
     """One workload's configurations: on each pool those that no other beats in rate, watts and share at once."""
-    problem = judge.problem
-    mine = np.flatnonzero(problem.variant_workload == number)
-    judged = judge.alone(np.arange(problem.kinds), mine, problem.shares_pct)
-    rate, share = judged.capacity_rps[:, 0], judged.rows.shares_pct[:, 0]
-    pool = problem.kind_pool[judged.rows.kind]
-    watts = judged.draw_w - judge.idle_w[pool]
-    keep = [
-        index
-        for each in range(len(problem.pools))
-        for index in _pareto(np.flatnonzero((pool == each) & (rate > 0)), rate, watts, share)
-    ]
-    price = np.array([item.usd_per_h for item in problem.pools])
-    every_one = Configs(pool=pool, share_pct=share, rate_rps=rate, watts=watts, usd_per_h=price[pool] * share / 100)
-    return every_one.take(np.array(keep, dtype=np.int64))
-
-
-def _pareto(rows: Whole, rate: Floats, watts: Floats, share: Whole) -> list[int]:
-    """Those of some rows that no other beats in all three."""
-    ordered = sorted(rows.tolist(), key=lambda row: (-rate[row], watts[row], share[row]))
-    kept: list[int] = []
-    for row in ordered:
-        if not any(watts[other] <= watts[row] and share[other] <= share[row] for other in kept):
-            kept.append(row)
-    return kept
+    judged = judge.alone_of(number)
+    rate, watts, share = judged.capacity_rps[:, 0], judged.draw_w, judged.rows.shares_pct[:, 0]
+    pool, kept = judge.problem.kind_pool[judged.rows.kind], list[int]()
+    for each in range(len(judge.problem.pools)):
+        front, able = list[int](), (pool == each) & (rate > 0)
+        for row in (at for at in np.lexsort((share, watts, -rate)).tolist() if able[at]):
+            if not any(watts[other] <= watts[row] and share[other] <= share[row] for other in front):
+                front.append(row)
+        kept += front
+    return judged.take(np.array(kept, dtype=np.int64))
 
 
 NEW = "more-"

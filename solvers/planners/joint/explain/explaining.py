@@ -207,7 +207,7 @@ class _Teller:
         promises: list[Relaxation] = []
         for gap in gaps:
             ask = self._ask(gap, 1.0)
-            if ask is not None and not len(ask.configs.pool):
+            if ask is not None and not len(ask.configs):
                 need = self.needs[gap.workload]
                 way = self._looser(gap, need, None) or self._looser(gap, need, _EVERYTHING)
                 promises += way

@@ -26,7 +26,7 @@ from solvers.planners.joint.reading.formulation import Reading
 from solvers.planners.joint.solve.judge import Judge, Member
 from solvers.problems.fleet import Fleet, under
 from solvers.problems.joint import WHOLE_PCT, Cap, JointProblem, Pool
-from solvers.problems.patterns import Judged, Pattern
+from solvers.problems.patterns import Pattern
 
 NO_DOMAIN = -1
 PARTS_MAX = 64
@@ -87,15 +87,10 @@ class Floor:
 
     def least_alone(self, workload: int) -> tuple[float, float]:
         """$/h and GPUs of the smallest replica that a workload could have anywhere; infinite where it has none."""
-        problem, rows = self.problem, self.alone(workload).rows
+        problem, rows = self.problem, self.judge.alone_of(workload).rows
         each = np.array([problem.budget_usd, [pool.gpu_part for pool in problem.pools]])
         usd, gpus = (each[:, problem.kind_pool[rows.kind]] * rows.shares_pct[:, 0] / 100).min(axis=1, initial=np.inf)
         return float(usd), float(gpus)
-
-    def alone(self, workload: int) -> Judged:
-        """All replicas that a workload could have, each alone on a device."""
-        problem, variants = self.problem, np.flatnonzero(self.problem.variant_workload == workload)
-        return self.judge.alone(np.arange(problem.kinds), variants, problem.shares_pct)
 
     def devices(self, pool: int) -> range:
         return range(int(self.starts[pool]), int(self.starts[pool + 1]))
