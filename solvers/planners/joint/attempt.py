@@ -32,7 +32,7 @@ from solvers.planners.joint.solve.branch import Leaves, few_devices
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Rows
 from solvers.planners.joint.solve.prospects import GROUPS_MAX
-from solvers.planners.joint.solve.solve import layout_of, worth_units
+from solvers.planners.joint.solve.solve import worth_units
 from solvers.planners.joint.write import Seated, write
 from solvers.problems.jobs import trains_first
 from solvers.problems.joint import JointProblem
@@ -313,7 +313,7 @@ class Attempt:
     @property
     def of_many_groups(self) -> bool:
         """Whether only a part of what can be had at once of what stands is looked at."""
-        return len(self.reading.standing_patterns) > GROUPS_MAX
+        return len(self.reading.stands.patterns) > GROUPS_MAX
 
     def certificate(self, kept: Kept, *found: Layout) -> Certificate:
         """What prices of this solve, or of an earlier one, prove of whatever plan. `found`: what is known to do."""
@@ -338,7 +338,7 @@ class Attempt:
 
     def urgent(self, plan: Plan) -> bool:
         """Whether it serves more of somebody whom what stands leaves short."""
-        problem, stands = self.reading.problem, layout_of(self.reading.standing_patterns)
+        problem, stands = self.reading.problem, self.reading.stands
         served, before = plan.served_rps, zip(problem.workloads, stands.served_rps(problem), strict=True)
         more = [served[work.id] > rps * (1 + DUST) for work, rps in before]
         return bool(stands.patterns) and bool((stands.short(problem) & more).any())

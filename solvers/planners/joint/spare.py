@@ -35,7 +35,6 @@ from solvers.planners.joint.seat.seating import match
 from solvers.planners.joint.seat.seats import DUST, DUST_W, Floor, Move, Seats, members_of
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.prospects import GroupTurnover, Prospects, StandingGroups
-from solvers.planners.joint.solve.solve import layout_of
 from solvers.planners.joint.write import CEILING_PART
 from solvers.problems.joint import WHOLE_PCT, JointProblem
 from solvers.problems.needs import sized_for_rps
@@ -293,8 +292,8 @@ def pursued(
     reading: Reading, floor: Floor, warm: Layout, clock: Deadline
 ) -> tuple[Layout, dict[int, Pattern] | None] | None:
     """What carries most, and what of it has its devices; None: not in time. Raises EngineError as engines do."""
-    problem, standing = reading.problem, reading.standing_patterns
-    found = contents_of(problem, (*(item.pattern for item in standing), *warm.patterns))
+    problem, standing = reading.problem, reading.stands.patterns
+    found = contents_of(problem, (*standing, *warm.patterns))
     relaxed = _of_pools(reading, found)
     if clock.over or (duals := _prices(relaxed, clock)) is None:
         return None
@@ -306,22 +305,20 @@ def pursued(
         return None
     counts = np.rint(answer.values[len(sheet.price) :]).astype(np.int64)
     kept = np.flatnonzero(counts)
-    stands, _ = match(floor, layout_of(standing) if each else EMPTY)
-    held = [[at for at in sorted(stands) if stands[at] == item.pattern] for item in standing] + [
-        [] for _ in problem.pools
-    ]
+    there, _ = match(floor, reading.stands if each else EMPTY)
+    held = [[at for at in sorted(there) if there[at] == item] for item in standing] + [[] for _ in problem.pools]
     seated, loose = dict[int, Pattern](), Counter[Pattern]()
     for row, pattern in zip(kept, Judge(problem).patterns(sheet.found.judged.take(kept)), strict=True):
-        there = [held[sheet.place[row]].pop() for _ in range(counts[row]) if held[sheet.place[row]]]
-        seated |= dict.fromkeys(there, pattern)
-        loose[pattern] += int(counts[row]) - len(there)
-    return Layout(patterns=tuple(+loose), counts=tuple((+loose).values())), seated if each else None
+        mine = [held[sheet.place[row]].pop() for _ in range(counts[row]) if held[sheet.place[row]]]
+        seated |= dict.fromkeys(mine, pattern)
+        loose[pattern] += int(counts[row]) - len(mine)
+    return Layout.of(+loose), seated if each else None
 
 
 def _of_groups(reading: Reading, some: Contents, duals: Floats) -> _Sheet:
     """What each group of devices may carry next: these contents, and such as leave some of what it carries as it is."""
-    problem, standing, width = reading.problem, reading.standing_patterns, some.judged.rows.variants.shape[1]
-    stands = StandingGroups.of(problem, standing, len(standing), width)
+    problem, width = reading.problem, some.judged.rows.variants.shape[1]
+    stands = StandingGroups.of(problem, reading.stands, len(reading.stands.patterns), width)
     # It has the largest batches that it bears, and holds their memory.
     stands = replace(stands, judged=Judge(problem, eager=True).judge(stands.judged.rows))
     pools, each = problem.kind_pool[some.judged.rows.kind], max(1, CROSSED_MAX // len(stands.devices))

@@ -143,7 +143,7 @@ def stopover(stands: Seats, toward: Seats, meanwhile: Callable[[JointProblem], L
     if broken and (missing_rps[list(broken)] > DUST).any():
         asked = _missing(stands, toward, missing_rps)
         layout = meanwhile(asked)
-        for pattern, devices in zip(layout.patterns, layout.counts, strict=True):
+        for pattern, devices in layout.pairs:
             for device in _free(stands, toward, int(asked.kind_pool[pattern.kind]))[:devices]:
                 stands.put(device, pattern)
     more_rps = stands.served_rps - before_rps

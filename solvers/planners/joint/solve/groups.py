@@ -14,7 +14,7 @@ import numpy as np
 from solvers.domain.arrays import Floats, Whole
 from solvers.engines.deadline import Deadline
 from solvers.problems.joint import JointProblem
-from solvers.problems.patterns import EMPTY, Layout, Pattern, Patterns, Standing
+from solvers.problems.patterns import EMPTY, Layout, Pattern, Patterns
 
 WORKLOADS_EACH = 250
 
@@ -40,9 +40,9 @@ class Group:
         variants = np.where(rows.variants >= 0, self.variants[np.maximum(rows.variants, 0)], -1)
         return replace(rows, variants=variants)
 
-    def standing(self, standing: tuple[Standing, ...]) -> tuple[Standing, ...]:
-        kept = ((self.inside((item.pattern,)), item.devices) for item in standing)
-        return tuple(Standing(pattern=found[0], devices=devices) for found, devices in kept if found)
+    def standing(self, standing: Layout) -> Layout:
+        kept = ((self.inside((pattern,)), devices) for pattern, devices in standing.pairs)
+        return Layout.of({found[0]: devices for found, devices in kept if found})
 
     def outside(self, patterns: tuple[Pattern, ...]) -> tuple[Pattern, ...]:
         """Patterns of this group in the whole problem's numbers."""

@@ -140,7 +140,7 @@ def _rooms(judge: Judge, price: Floats) -> Rooms:
 def _guessed(problem: JointProblem, layout: Layout) -> Floats:
     """What each whole rate is worth, by what its replicas' share of the devices costs."""
     total = np.zeros(len(problem.workloads))
-    for item, count in zip(layout.patterns, layout.counts, strict=True):
+    for item, count in layout.pairs:
         for variant, share in zip(item.variants, item.shares_pct, strict=True):
             total[problem.variants[variant].workload] += share / sum(item.shares_pct) * item.usd_per_h * count
     return np.asarray(np.where(total > 0, total, problem.unserved_usd))

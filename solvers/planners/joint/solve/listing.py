@@ -9,7 +9,7 @@ cheapest that leaves no more.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations, combinations_with_replacement
 
@@ -22,7 +22,7 @@ from solvers.engines.highs import ColumnMaster, Columns
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Master
 from solvers.problems.joint import WHOLE_PCT, JointProblem
-from solvers.problems.patterns import Judged, Layout, Patterns, Standing, ordered
+from solvers.problems.patterns import Judged, Layout, Patterns, ordered
 
 ROWS_PER_UNIT, RELAXED_ENTRIES_PER_UNIT = 600, 5_000
 SAME = 1e-9
@@ -38,9 +38,7 @@ SERVED = 1e-7
 """Part of a rate below which nothing is missing."""
 
 
-def solved_whole(
-    problem: JointProblem, standing: Sequence[Standing], launch_usd_per_s: float, deadline: Deadline
-) -> Layout | None:
+def solved_whole(problem: JointProblem, standing: Layout, launch_usd_per_s: float, deadline: Deadline) -> Layout | None:
     """The best layout found in a part of what is left, with its bound and whether it is proven; None without any."""
     master, eased = _listed(problem, standing, launch_usd_per_s, deadline), _with_any_batch(problem)
     relaxed = master.programme.solve()
@@ -72,10 +70,10 @@ def solved_whole(
     )
 
 
-def _listed(problem: JointProblem, standing: Sequence[Standing], launch_usd_per_s: float, deadline: Deadline) -> Master:
+def _listed(problem: JointProblem, standing: Layout, launch_usd_per_s: float, deadline: Deadline) -> Master:
     master = Master(problem, Judge(problem))
     list_patterns(master, deadline)
-    master.keep_standing(tuple(standing), launch_usd_per_s)
+    master.keep_standing(standing, launch_usd_per_s)
     return master
 
 

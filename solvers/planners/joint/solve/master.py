@@ -21,7 +21,7 @@ from solvers.engines.deadline import Deadline, ProgrammeWork, programme_answer
 from solvers.engines.highs import ColumnMaster, Columns, Relaxed
 from solvers.planners.joint.solve.judge import Judge
 from solvers.problems.joint import Floors, JointProblem
-from solvers.problems.patterns import Judged, Layout, Pattern, Patterns, Prices, Standing
+from solvers.problems.patterns import Judged, Layout, Pattern, Patterns, Prices
 
 NO_LIMIT = 1_000_000
 DUST = 1e-9
@@ -324,15 +324,12 @@ class Master:
         """Columns that were judged elsewhere."""
         self._append(judged, self.rows.columns(judged), np.arange(len(judged.lawful)))
 
-    def keep_standing(self, standing: tuple[Standing, ...], usd_per_s: float) -> None:
+    def keep_standing(self, standing: Layout, usd_per_s: float) -> None:
         """Columns for what stands: cheaper by its launches, as many as there are."""
-        problem = self.problem
-        stands = self.of_patterns(tuple(item.pattern for item in standing))
-        if not len(stands):
-            return
-        judged = self.judge.judge(stands)
-        seconds = np.array([sum(problem.variants[v].launch_s for v in item.pattern.variants) for item in standing])
-        devices = np.array([item.devices for item in standing], dtype=np.float64)
+        of, listed = self.problem.variants, standing.patterns
+        judged = self.judge.judge(Patterns.of(listed, self.width))
+        seconds = np.array([sum(of[variant].launch_s for variant in item.variants) for item in listed])
+        devices = np.array(standing.counts, dtype=np.float64)
         ok = judged.lawful & (judged.rows.variants[:, 0] >= 0)
         columns = self.rows.columns(judged.take(ok))
         self._grow(judged.take(ok), replace(columns, cost=columns.cost - usd_per_s * seconds[ok], upper=devices[ok]))

@@ -16,7 +16,7 @@ from solvers.domain.arrays import Floats, Whole
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Rows
 from solvers.problems.joint import WHOLE_PCT, JointProblem
-from solvers.problems.patterns import Judged, Pattern, Patterns, Prices, Standing, ordered
+from solvers.problems.patterns import Judged, Layout, Pattern, Patterns, Prices, ordered
 
 GROUPS_MAX = 40
 """Groups that are open."""
@@ -48,7 +48,7 @@ class StandingGroups:
     @staticmethod
     def of(
         problem: JointProblem,
-        standing: Sequence[Standing],
+        standing: Layout,
         most: int | None = None,
         width: int = 0,
         prices: Prices | None = None,
@@ -58,8 +58,8 @@ class StandingGroups:
         are worth, more or less, by the turn; the emptiest, where nobody knows.
         """
         judge, most = Judge(problem), GROUPS_MAX if most is None else most
-        every = judge.judge(Patterns.of([item.pattern for item in standing], width or judge.width))
-        devices = np.array([item.devices for item in standing], dtype=np.int64)
+        every = judge.judge(Patterns.of(standing.patterns, width or judge.width))
+        devices = np.array(standing.counts, dtype=np.int64)
         pool = problem.kind_pool[every.rows.kind]
         used = np.bincount(pool, weights=devices, minlength=len(problem.pools)).astype(np.int64)
         before_rps = every.served_rps(problem, devices)

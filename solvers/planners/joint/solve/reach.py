@@ -37,7 +37,7 @@ from solvers.planners.joint.solve.prospects import (
     keyed,
 )
 from solvers.problems.joint import JointProblem
-from solvers.problems.patterns import EMPTY, Layout, Pattern, Patterns, Prices, Standing
+from solvers.problems.patterns import EMPTY, Layout, Pattern, Patterns, Prices
 
 ROWS_MAX, ROWS_PER_S, ROWS_PER_UNIT = 20_000, 6000.0, 120.0
 """Contents that are looked at in all, and for each second or unit of work that there is."""
@@ -112,7 +112,7 @@ class Reached:
 
 def reached(
     problem: JointProblem,
-    standing: Sequence[Standing],
+    standing: Layout,
     fresh: Sequence[Pattern],
     terms: ReachTerms,
     deadline: Deadline,
@@ -128,7 +128,7 @@ def reached(
         else ROWS_PER_UNIT * deadline.work_units
     )
     options = Prospects.of(stands, fresh, int(min(rows, ROWS_MAX)))
-    if begin is not None and begin.prices is not terms.prices and len(standing) > GROUPS_MAX:
+    if begin is not None and begin.prices is not terms.prices and len(standing.patterns) > GROUPS_MAX:
         begin = None  # others are open
     taken = () if begin is None else begin.taken
     options = options.joined(stands.judge, *keyed(taken, stands.judge.width))

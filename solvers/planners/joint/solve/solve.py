@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -43,7 +43,7 @@ from solvers.planners.joint.solve.listing import list_patterns, solved_whole
 from solvers.planners.joint.solve.master import Master, Rows
 from solvers.planners.joint.solve.pricing import LOOSE_WORKLOADS
 from solvers.problems.joint import JointProblem
-from solvers.problems.patterns import EMPTY, Layout, Pattern, Patterns, Prices, Standing
+from solvers.problems.patterns import EMPTY, Layout, Pattern, Patterns, Prices
 
 GENERATE_UNTIL, DIVE_UNTIL = 0.7, 0.15
 LATE, LATE_PART = 0.05, 0.5
@@ -99,8 +99,8 @@ WHOLE_FINE_UNITS = 10, 7
 class SolveOrder:
     """One order. All fields have a meaning when left out: a solve from nothing."""
 
-    standing: tuple[Standing, ...] = ()
-    """What stands now; to keep one of these is cheaper by the launches that it saves."""
+    standing: Layout = EMPTY
+    """What stands now; to keep any of it is cheaper by the launches that it saves."""
     warm: tuple[Pattern, ...] = ()
     """Patterns to begin with, from an earlier solve; those that no longer keep their promises are left out."""
     gap: float = 0.003
@@ -110,10 +110,6 @@ class SolveOrder:
     """$/h that may be spent to avoid one second of launching."""
     better: Callable[[Layout], None] | None = None
     """Told of every complete layout that is better than those before."""
-
-
-def layout_of(standing: Sequence[Standing]) -> Layout:
-    return Layout(patterns=tuple(item.pattern for item in standing), counts=tuple(item.devices for item in standing))
 
 
 @dataclass(slots=True)
@@ -301,11 +297,10 @@ def worth_of(problem: JointProblem, order: SolveOrder, layout: Layout) -> tuple[
     are worth that keeping what stands saves.
     """
     unserved = float(problem.weight @ np.maximum(0.0, problem.least_rps - layout.served_rps(problem)))
-    held = dict(zip((item.key for item in layout.patterns), layout.counts, strict=True))
+    held = {item.key: devices for item, devices in layout.pairs}
     seconds = sum(
-        min(item.devices, held.get(item.pattern.key, 0))
-        * sum(problem.variants[variant].launch_s for variant in item.pattern.variants)
-        for item in order.standing
+        min(devices, held.get(item.key, 0)) * sum(problem.variants[variant].launch_s for variant in item.variants)
+        for item, devices in order.standing.pairs
     )
     return round(unserved, 3), layout.judged_usd(problem) - order.launch_usd_per_s * seconds
 
@@ -328,7 +323,7 @@ def solve(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layou
         order.better(first)
     if not problem.workloads or not problem.kinds or deadline.over:
         return replace(first, facts=facts | {"first_won": 1.0})
-    begin = min(first, layout_of(order.standing), key=partial(worth_of, problem, order))
+    begin = min(first, order.standing, key=partial(worth_of, problem, order))
     proven_usd = None
     if problem.few_patterns:
         listed = solved_whole(problem, order.standing, order.launch_usd_per_s, deadline)

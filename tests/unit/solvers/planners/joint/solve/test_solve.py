@@ -31,7 +31,7 @@ from solvers.planners.joint.solve.solve import (
     worth_units,
 )
 from solvers.problems.joint import JointProblem
-from solvers.problems.patterns import Layout, Standing
+from solvers.problems.patterns import Layout
 from tests.unit.solvers.planners.joint.solve.oracle import every_pattern, optimum
 from tests.unit.solvers.planners.joint.solve.scenes import BASES, check_layout, scene
 
@@ -217,12 +217,8 @@ def test_no_time_gives_the_first_answer() -> None:
 def test_what_stands_is_kept_where_nothing_is_much_better() -> None:
     problem = scene(1)
     before = _solved(problem)
-    standing = tuple(
-        Standing(pattern=item, devices=count) for item, count in zip(before.patterns, before.counts, strict=True)
-    )
-    after = _solved(problem, SolveOrder(standing=standing, warm=before.patterns, launch_usd_per_s=0.01, seed=2))
-    kept = sum(min(item.devices, dict(zip(after.patterns, after.counts, strict=True)).get(item.pattern, 0))
-               for item in standing)  # fmt: skip
+    after = _solved(problem, SolveOrder(standing=before, warm=before.patterns, launch_usd_per_s=0.01, seed=2))
+    kept = sum(min(devices, dict(after.pairs).get(item, 0)) for item, devices in before.pairs)
     assert kept >= 0.8 * sum(before.counts)
     assert after.value(problem) <= before.value(problem) * 1.02
 
