@@ -204,8 +204,7 @@ class _Draft:
         self.colocation = Colocation(picture, needs, self.variants)
         # One row for every variant.
         self.arrays = _arrays(picture, self._kinds(), self.layers, needs, self.variants)
-        self.colocation.separate_unknown(self.arrays)
-        self.colocation.slow_beside_rests(self.arrays)
+        self.colocation.apply(self.arrays)
         workloads = workloads_of(left, fleet.foes, picture.policy, np.zeros(len(left)))
         room_mib = np.array([pool.memory_mib for pool in pools.pools], dtype=np.float64)
         last = np.searchsorted(self.kind_pool, np.arange(len(pools.pools)), side="right") - 1

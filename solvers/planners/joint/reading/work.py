@@ -37,6 +37,7 @@ from solvers.domain.workload import AntiAffinity, ModelVariant, TrainingJob, Wor
 from solvers.models.appraisal import Appraisal
 from solvers.models.serving.token_plans import TokenPromise, choices
 from solvers.models.table import Tables
+from solvers.models.worth import LAUNCH_S_DEFAULT
 from solvers.planners.joint.reading.pools import Pools
 from solvers.planners.joint.reading.tables import Arrays
 from solvers.planners.seating import standing_seat
@@ -46,8 +47,6 @@ from solvers.problems.needs import Need, iterations_per_s, job_memory_mib, pinne
 from solvers.problems.patterns import promises_of
 from solvers.problems.promise import PERCENTILE_MAX, UTILISATION_MIN, bearable
 
-LAUNCH_S_DEFAULT = 10.0
-"""For models that are not in the catalogue (training jobs)."""
 UNSERVED_FACTOR = 20.0
 """Leaving a rate unserved counts at least so many times what serving it could cost."""
 UNSERVED_USD_MAX = 1e6
