@@ -136,13 +136,13 @@ def solved(search: JointSearch, request: PlanRequest, reading: Reading, state: b
         searched=opened is None,
         reached=near,
         toward=() if known else kept.toward,
-        kept=Kept(
+        kept=replace(
+            kept,
             toward=() if opened is None else kept.toward,
             patterns=patterns,
-            prices=kept.prices if found.prices is None else found.prices,
+            prices=found.prices or kept.prices,
             full_at_s=request.snapshot.taken_at_s if opened is None else kept.full_at_s,
             question=question + AGAIN * late,
-            shown=kept.shown,
             left_usd=kept.left_usd if near is None else near.left_usd,
         ),
     )

@@ -56,8 +56,6 @@ class Floor:
     problem: JointProblem
     names: tuple[DeviceId, ...]
     pool_of: Whole
-    starts: Whole
-    """First device of each pool, and the number of all."""
     held: Mapping[int, tuple[Held, ...]]
     """What stands, ordered by (variant, share); devices where nothing stands are left out."""
     domain_of: Whole
@@ -93,7 +91,7 @@ class Floor:
         return float(usd), float(gpus)
 
     def devices(self, pool: int) -> range:
-        return range(int(self.starts[pool]), int(self.starts[pool + 1]))
+        return range(*np.searchsorted(self.pool_of, [pool, pool + 1]).tolist())
 
     def dynamic_w(self, pattern: Pattern | None) -> float:
         """What a device with this pattern draws above idle."""
@@ -187,7 +185,6 @@ def floor_of(reading: Reading) -> Floor:
         problem=problem,
         names=names,
         pool_of=np.repeat(np.arange(len(pools)), [len(pool) for pool in pools]),
-        starts=np.concatenate([[0], np.cumsum([len(pool) for pool in pools])]).astype(np.int64),
         held=dict(sorted(held.items())),
         domain_of=domain_of,
         room_w=room_w,
