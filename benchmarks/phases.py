@@ -396,7 +396,9 @@ PHASES: dict[str, Phase] = {
     "write: batches that stand": _phase(
         (write.Batches._column_beside,), _swap(write.Batches, "_column_beside", lambda _s, item, _b, **_m: item.column)
     ),
-    "certificate: at a glance": _phase((certificate._Glance,), _swap(certificate.Certificate, "at_a_glance", None)),
+    "certificate: at a glance": _phase(
+        (certificate._at_a_glance,), _swap(certificate.Certificate, "at_a_glance", None)
+    ),
 }
 
 

@@ -234,10 +234,8 @@ FIRST_S_PER_WORKLOAD, FIRST_S_PER_PAIR = 0.004, 1.4e-6
 """Of workload and device."""
 RESERVE_S, RESERVE_S_PER_DEVICE, RESERVE_S_PER_WORKLOAD = 0.05, 0.0003, 0.0003
 """What seating, writing and bounding take."""
-EXCHANGE_S, EXCHANGE_PART, EXCHANGE_UNITS = 0.3, 0.04, 2000
-"""Kept for exchanging devices under every node's own cap; of the deadline at most; and what that may take, where nobody
-counts work.
-"""
+EXCHANGE_S, EXCHANGE_PART = 0.3, 0.04
+"""Kept for exchanging devices under every node's own cap; of the deadline at most."""
 WRITING_PART = 0.5
 """Of that: with less left nobody begins to."""
 SOLVE_S_PER_UNIT = 0.002
@@ -249,9 +247,8 @@ CLOSER_TIMES, CLOSER_PART, URGENT_UNITS, AGAIN_UNITS = 3, 0.25, 400, 150
 take while somebody waits for the plan, and where it goes on from what was proven before."""
 WAY_TIMES = 4
 """So many times what a promotion may change: of more replicas, room does not come first."""
-WAY_PART, WAY_UNITS, WAY_WRITES = 0.1, 1000, 2
-"""Of the deadline, for finding room where what stands is of many groups; what it may take, and how many plans are
-written besides."""
+WAY_PART, WAY_WRITES = 0.1, 2
+"""Of the deadline, for finding room where what stands is of many groups; and how many plans are written besides."""
 EXPLAIN_S, EXPLAIN_S_PER_WORKLOAD, EXPLAIN_S_PER_SHORT = 0.05, 0.0006, 0.25
 EXPLAIN_SHORT_PART, EXPLAIN_PART = 0.02, 0.05
 """Of the deadline, for those that are short, and at most for all."""

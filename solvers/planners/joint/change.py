@@ -25,13 +25,13 @@ from solvers.engines.deadline import Deadline, charge, portion
 from solvers.planners.base import PlanRequest
 from solvers.planners.joint.attempt import NOTHING, Kept, rearranges, recall
 from solvers.planners.joint.reading.formulation import Reading
+from solvers.planners.joint.solve.improve import keeps_limits
 from solvers.planners.joint.solve.judge import Judge
-from solvers.planners.joint.solve.master import Rows
 from solvers.planners.joint.solve.prospects import DUST, GROUPS_MAX
 from solvers.planners.joint.solve.reach import GAP, Reached, ReachTerms, reached
 from solvers.planners.joint.solve.solve import SolveOrder
 from solvers.problems.joint import JointProblem
-from solvers.problems.patterns import Layout, Pattern, Patterns
+from solvers.problems.patterns import Layout, Pattern
 
 FULL_EVERY_S = 300.0
 """So long after the last full solve the next cycle is one again."""
@@ -212,12 +212,7 @@ def scope_of(reading: Reading, restless: frozenset[int], full_at_s: float | None
 def breaks_limits(reading: Reading) -> bool:
     """Whether what stands is more than what limits several together: caps, quotas, budgets."""
     problem, stands = reading.problem, reading.stands
-    if not (stands.patterns and problem.limited):
-        return False
-    rows, judge = Rows(problem), Judge(problem)
-    judged = judge.judge(Patterns.of(stands.patterns, judge.width))
-    has, most = rows.activity(judged, np.array(stands.counts, dtype=np.int64)), rows.upper
-    return bool((has[rows.cap_at :] > most[rows.cap_at :] * (1 + DUST) + DUST).any())
+    return bool(stands.patterns and problem.limited) and not keeps_limits(Judge(problem), stands)
 
 
 def question_of(reading: Reading, restless: frozenset[int]) -> str:

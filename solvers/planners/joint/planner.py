@@ -25,18 +25,7 @@ from solvers.errors import EngineError
 from solvers.models.worth import aim_of
 from solvers.planners import registry
 from solvers.planners.base import IncumbentTaker, PlannerSpec, PlanRequest, Recalling, Thought, hand_over
-from solvers.planners.joint.attempt import (
-    EXCHANGE_UNITS,
-    NOTHING,
-    SPEC,
-    WAY_UNITS,
-    WAY_WRITES,
-    Attempt,
-    Kept,
-    affords_first,
-    rearranges,
-    remember,
-)
+from solvers.planners.joint.attempt import NOTHING, SPEC, WAY_WRITES, Attempt, Kept, affords_first, rearranges, remember
 from solvers.planners.joint.certificate import Certificate, solved_usd
 from solvers.planners.joint.change import JointSearch, Solve, Solved, asked_again, breaks_limits, solved
 from solvers.planners.joint.explain.explaining import explained
@@ -60,8 +49,10 @@ COUNTING_PART = 0.3
 """Of the deadline, where every replica takes a whole device."""
 FEWER_UNITS = 1000
 """What it may take to change less of what stands, where seating made too much of it."""
-WAY_GAP = 0.05
-"""How near its bound what serves for minutes alone is near enough."""
+EXCHANGE_UNITS = 2000
+"""What exchanging devices under every node's own cap may take, where nobody counts work."""
+WAY_UNITS, WAY_GAP = 1000, 0.05
+"""What finding room may take, and how near its bound what serves for minutes alone is near enough."""
 ADVANCE_GAIN, ADVANCE_LEAP = 0.005, 0.05
 ADVANCE_PAUSE, ADVANCE_WORTH = 8.0, 2.0
 """A layout is seated and handed over on the way where it is cheaper by this part, and this many times as long has
@@ -215,7 +206,7 @@ class Advance:
         """Whether who is short of what stands can be served by a little more beside it."""
         attempt = self.attempt
         seats = seat(attempt.floor, attempt.reading.stands, attempt.terms)
-        if not any(seats.short_rps(number) or seats.missing(number) for number in range(len(seats.replicas))):
+        if not seats.unserved():
             self.patch = seats
         return self.patch is not None
 

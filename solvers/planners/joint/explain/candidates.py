@@ -98,7 +98,7 @@ def candidates_of(reading: Reading, plan: Plan, prices: Prices | None) -> tuple[
     )
     kinds, shares_pct, some = _looked_at(problem, numbers)
     got = _got(reading, plan, terms)
-    found = {key: _of_plan(key[1], items) for key, items in got.items()}
+    found = {key: [*_of_plan(key, items)] for key, items in got.items()}
     for item in _best(terms, (kinds, shares_pct, some), got, plan):
         found.setdefault((item.workload, item.gpu_type, item.model), [item])
     own = {need.workload: need.model for need in reading.needs}
@@ -259,29 +259,26 @@ def _spent(got: dict[Key, list[_Had]], terms: _Terms) -> dict[WorkloadId, tuple[
     return found
 
 
-def _of_plan(gpu_type: GpuTypeName, items: list[_Had]) -> list[Candidate]:
+def _of_plan(key: Key, items: list[_Had]) -> Iterator[Candidate]:
     """The replicas of one type, those of the same share, batch and clock as one."""
-    found = grouped(items, lambda had: (-had.item.share_pct_sm, had.item.batch, had.clock_mhz))
-    return [_alike(gpu_type, *knobs, mine) for knobs, mine in sorted(found.items())]
-
-
-def _alike(gpu_type: GpuTypeName, less_pct: int, batch: int, clock_mhz: int, items: list[_Had]) -> Candidate:
-    latencies = [had.item.latency_ms_planned for had in items if had.item.latency_ms_planned is not None]
-    codes = sorted({reason.code for had in items for reason in had.item.reasons[:1]})
-    return Candidate(
-        workload=items[0].item.workload,
-        gpu_type=gpu_type,
-        model=items[0].item.model,
-        chosen=True,
-        feasible=True,
-        share_pct_sm=-less_pct,
-        batch=batch,
-        clock_mhz_sm=clock_mhz,
-        memory_mib=max(had.item.memory_mib_limit for had in items),
-        replicas=float(len(items)),
-        latency_ms=max(latencies, default=None),
-        capacity_rps=round(sum(had.item.capacity_rps for had in items) / len(items), 4),
-        usd_per_h=round(sum(had.listed_usd for had in items), 6),
-        usd_per_h_more=0.0,
-        reasons=tuple(Reason(code=code, subject=gpu_type) for code in codes),
-    )
+    alike = grouped(items, lambda had: (-had.item.share_pct_sm, had.item.batch, had.clock_mhz))
+    for (less_pct, batch, clock_mhz), mine in sorted(alike.items()):
+        latencies = [had.item.latency_ms_planned for had in mine if had.item.latency_ms_planned is not None]
+        codes = sorted({reason.code for had in mine for reason in had.item.reasons[:1]})
+        yield Candidate(
+            workload=key[0],
+            gpu_type=key[1],
+            model=key[2],
+            chosen=True,
+            feasible=True,
+            share_pct_sm=-less_pct,
+            batch=batch,
+            clock_mhz_sm=clock_mhz,
+            memory_mib=max(had.item.memory_mib_limit for had in mine),
+            replicas=float(len(mine)),
+            latency_ms=max(latencies, default=None),
+            capacity_rps=round(sum(had.item.capacity_rps for had in mine) / len(mine), 4),
+            usd_per_h=round(sum(had.listed_usd for had in mine), 6),
+            usd_per_h_more=0.0,
+            reasons=tuple(Reason(code=code, subject=key[1]) for code in codes),
+        )

@@ -199,7 +199,8 @@ class _Draft:
         needs = tuple(item.need for item in left)
         self.variants = variants_of(needs, picture.models_by_name())
         types, models = {pool.gpu_type for pool in pools.pools}, {item.model for item in self.variants}
-        self.layers = layers_of(item for item in picture.profiles if item.model in models and item.gpu_type in types)
+        useful = [item for item in picture.profiles if item.model in models and item.gpu_type in types]
+        self.layers = tuple(layers_of(useful))
         self.measured = {(model, layer.gpu_type) for layer in self.layers for model in layer.models}
         self.colocation = Colocation(picture, needs, self.variants)
         # One row for every variant.

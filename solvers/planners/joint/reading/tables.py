@@ -98,13 +98,8 @@ def axes_of(
     return shares_pct, np.array(sorted(wanted), dtype=np.int64)
 
 
-def layers_of(profiles: Iterable[Profile]) -> tuple[Layer, ...]:
+def layers_of(profiles: Sequence[Profile]) -> Iterator[Layer]:
     """Everything measured alone, by GPU type and clock."""
-    listed = list(profiles)
-    return (*_of_grids(listed), *_of_points(listed))
-
-
-def _of_grids(profiles: list[Profile]) -> Iterator[Layer]:
     for stack in stacks(profiles):
         types = [gpu_type for _, gpu_type in stack.keys]
         for gpu_type, rows in grouped(range(len(types)), types.__getitem__).items():
@@ -120,9 +115,6 @@ def _of_grids(profiles: list[Profile]) -> Iterator[Layer]:
                     measured=stack.measured[rows, place],
                 )
                 yield Layer(gpu_type=gpu_type, models=tuple(stack.keys[row][0] for row in rows), grid=grid)
-
-
-def _of_points(profiles: list[Profile]) -> Iterator[Layer]:
     cells = ("latency_ms_mean", "latency_ms_tail", "power_w", "memory_mib", "measured")
     for profile in profiles:
         for grid in grids_of(profile) if profile.grid is None else ():

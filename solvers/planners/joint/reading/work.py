@@ -256,26 +256,22 @@ def staying_of(
         kept.extend(item for item, _ in good)
         budget = math.inf if need.budget_usd_per_h is None else need.budget_usd_per_h
         capacity_rps = sum(capacity for _, capacity in good)
-        left.append(
-            Left(
-                need=need,
-                rate_rps=max(0.0, need.rate_rps - capacity_rps),
-                rate_least_rps=max(0.0, need.rate_rps_least - capacity_rps),
-                replicas_min=max(0, need.replicas_floor - len(good)),
-                replicas_max=max(0, need.replicas_max - len(good)),
-                budget_usd_per_h=max(0.0, budget - sum(books.usd_per_h(item) for item, _ in good)),
-                domains_held=frozenset(int(fleet.failure_domain[fleet.index[item.device]]) for item, _ in good),
-            )
+        rest = Left(
+            need=need,
+            rate_rps=max(0.0, need.rate_rps - capacity_rps),
+            rate_least_rps=max(0.0, need.rate_rps_least - capacity_rps),
+            replicas_min=max(0, need.replicas_floor - len(good)),
+            replicas_max=max(0, need.replicas_max - len(good)),
+            budget_usd_per_h=max(0.0, budget - sum(books.usd_per_h(item) for item, _ in good)),
+            domains_held=frozenset(int(fleet.failure_domain[fleet.index[item.device]]) for item, _ in good),
         )
+        wants = need.kind is WorkloadKind.JOB or rest.rate_rps > 0 or rest.replicas_min > 0
+        if wants and rest.replicas_max > 0:
+            left.append(rest)
     return Staying(
         pinned=tuple(sorted(pinned, key=lambda item: item.replica)),
         kept=tuple(sorted(kept, key=lambda item: item.replica)),
-        left=tuple(
-            item
-            for item in left
-            if item.replicas_max > 0
-            and (item.need.kind is WorkloadKind.JOB or item.rate_rps > 0 or item.replicas_min > 0)
-        ),
+        left=tuple(left),
     )
 
 

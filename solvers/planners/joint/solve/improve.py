@@ -112,10 +112,10 @@ def _better(judge: Judge, begun: Layout, rows: Patterns) -> Layout | None:
     """What these devices carry, unless it is worth less, or breaks a rule."""
     after = judge.layout(rows, np.ones(len(rows), dtype=np.int64), begun)
     worse = worth(judge.problem, after) >= worth(judge.problem, begun)
-    return None if worse or (_kept(judge, begun) and not _kept(judge, after)) else after
+    return None if worse or (keeps_limits(judge, begun) and not keeps_limits(judge, after)) else after
 
 
-def _kept(judge: Judge, layout: Layout) -> bool:
+def keeps_limits(judge: Judge, layout: Layout) -> bool:
     """Whether no row of the master behind the demands is over its limit, up to those that count least replicas."""
     rows = Rows(judge.problem)
     rules, judged = slice(rows.pool_at, rows.floor_at), judge.judge(Patterns.of(layout.patterns, judge.width))

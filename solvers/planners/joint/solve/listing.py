@@ -16,7 +16,7 @@ from itertools import combinations, combinations_with_replacement
 import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
-from solvers.engines.base import EngineAnswer, EngineStatus, Program
+from solvers.engines.base import EngineAnswer, EngineStatus
 from solvers.engines.deadline import Deadline, ProgrammeWork, programme_answer
 from solvers.engines.highs import ColumnMaster, Columns
 from solvers.planners.joint.solve.judge import Judge
@@ -46,7 +46,7 @@ def solved_whole(problem: JointProblem, standing: Layout, launch_usd_per_s: floa
         return None
     promise = master.columns.reduced(relaxed.row_duals)[master.slacks :]
     programmes = _Programmes(master=master, deadline=deadline, promise=promise)
-    priced = programmes.best(programmes.priced(master.columns), served=True)
+    priced = programmes.best(programmes.priced(), served=True)
     if priced is None or priced.values is None:
         return None
     answer = programmes.fairest() if programmes.short(priced.values) else priced
@@ -56,7 +56,7 @@ def solved_whole(problem: JointProblem, standing: Layout, launch_usd_per_s: floa
     if eased is not problem:
         every = _listed(eased, standing, launch_usd_per_s, deadline)
         freely = _Programmes(master=every, deadline=deadline, promise=np.zeros(every.size))
-        best, least = freely.best(freely.priced(every.columns)), every.programme.solve()
+        best, least = freely.best(freely.priced()), every.programme.solve()
         bound = min(bound, 0.0 if least is None else least.value if best is None else best.bound)
     kept = master.promising(relaxed, COLUMNS_KEPT)
     counts = np.rint(answer.values[programmes.slacks :]).astype(np.int64)
@@ -119,23 +119,12 @@ class _Programmes:
         """Columns before the patterns'."""
         return self.master.slacks + int(self.master.rows.wanted.sum())
 
-    def priced(self, columns: Columns) -> Program:
+    def priced(self) -> Columns:
         """Money, and what is unserved at its price."""
-        master = self.master
-        demand = int(master.rows.wanted.sum())
-        works = [work for work, wanted in zip(master.problem.workloads, master.rows.wanted, strict=True) if wanted]
-        spare = np.array([1 - work.rate_least_rps / work.rate_rps for work in works], dtype=np.float64)
-        ends = int(columns.start[demand])
-        cost = np.concatenate([columns.cost[:demand], columns.cost])
-        upper = np.concatenate([np.clip(spare, 0.0, 1.0), columns.upper])
-        doubled = Columns(
-            cost=cost,
-            upper=upper,
-            start=np.concatenate([columns.start[:demand], columns.start + ends]),
-            row=np.concatenate([columns.row[:ends], columns.row]),
-            value=np.concatenate([columns.value[:ends], columns.value]),
-        )
-        return doubled.programme(np.arange(len(cost)) >= self.slacks, master.rows.lower, master.rows.upper)
+        master, demand = self.master, np.flatnonzero(self.master.rows.wanted)
+        spare = 1 - master.problem.least_rps[demand] / master.problem.rate_rps[demand]
+        headroom = replace(master.columns.take(np.arange(len(demand))), upper=np.clip(spare, 0.0, 1.0))
+        return Columns.joined([headroom, master.columns])
 
     def unserved(self) -> Floats:
         """By column: what the objective counts."""
@@ -153,52 +142,50 @@ class _Programmes:
 
     def fairest(self) -> EngineAnswer | None:
         """The cheapest that leaves as little unserved as can be."""
-        priced, unserved = self.priced(self.master.columns), self.unserved()
+        priced, unserved = self.priced(), self.unserved()
         least = self.best(replace(priced, cost=unserved))
         if least is None or least.values is None:
             return None
-        most = float(unserved @ least.values)
-        column = np.flatnonzero(unserved)
-        places = priced.start[column + 1]
-        bounded = replace(
-            priced,
-            start=priced.start + np.searchsorted(column, np.arange(priced.columns + 1)),
-            row=np.insert(priced.row, places, priced.rows),
-            value=np.insert(priced.value, places, unserved[column] / max(1.0, most)),
-            row_lower=np.append(priced.row_lower, -np.inf),
-            row_upper=np.append(priced.row_upper, (most + SERVED * max(1.0, most)) / max(1.0, most)),
+        most, column = float(unserved @ least.values), np.flatnonzero(unserved)
+        unit, last = max(1.0, most), np.full(len(column), len(self.master.rows.lower))
+        bounded = Columns.of(
+            priced.cost,
+            column=np.concatenate([priced.number, column]),
+            row=np.concatenate([priced.row, last]),
+            value=np.concatenate([priced.value, unserved[column] / unit]),
+            upper=priced.upper,
         )
-        answer = self.best(bounded)
+        answer = self.best(bounded, last=(most + SERVED * unit) / unit)
         if answer is None or answer.values is None:
             return replace(least, status=EngineStatus.FEASIBLE, bound=-np.inf)
         return answer if least.status is EngineStatus.OPTIMAL else replace(answer, status=EngineStatus.FEASIBLE)
 
-    def best(self, program: Program, *, served: bool = False) -> EngineAnswer | None:
+    def best(self, columns: Columns, *, served: bool = False, last: float | None = None) -> EngineAnswer | None:
         """The best over the columns that promise most, and then over all that could be better; None without any.
-        `served`: it is to serve everybody, so if the first does not it is not looked at any further.
+        `served`: it is to serve everybody, so if the first does not it is not looked at any further. `last`: the upper
+        side of one row more.
         """
-        columns = Columns(
-            cost=program.cost, upper=program.upper, start=program.start, row=program.row, value=program.value
-        )
-        master = ColumnMaster(program.row_lower, program.row_upper)
+        more = [] if last is None else [last]
+        sides = np.append(self.master.rows.lower, [-np.inf] * len(more)), np.append(self.master.rows.upper, more)
+        master = ColumnMaster(*sides)
         master.add(columns)
-        self.deadline.spend(1 + program.rows * program.columns // RELAXED_ENTRIES_PER_UNIT)
+        self.deadline.spend(1 + len(sides[0]) * len(columns) // RELAXED_ENTRIES_PER_UNIT)
         relaxed = master.solve()
         if relaxed is None:
             return None
         reduced = columns.reduced(relaxed.row_duals)
-        promise = np.append(np.zeros(self.slacks), self.promise)
-        order = np.lexsort((promise, np.where(program.integer, reduced.round(9), -np.inf)))
+        promise, undone = np.append(np.zeros(self.slacks), self.promise), np.arange(len(columns)) < self.slacks
+        order = np.lexsort((promise, np.where(undone, -np.inf, reduced.round(9))))
         chosen = np.sort(order[: self.slacks + COLUMNS_FIRST])
-        found = self._over(program, columns, chosen)
+        found = self._over(columns, sides, chosen)
         if found is None:
             return None
         # What is dearer than all that could be gained is in no better answer.
-        near = np.flatnonzero((reduced <= found.objective - relaxed.value + SAME) | ~program.integer)
+        near = np.flatnonzero((reduced <= found.objective - relaxed.value + SAME) | undone)
         if served and found.values is not None and self.short(found.values):
             return replace(found, bound=relaxed.value, status=EngineStatus.FEASIBLE)
         if found.objective > relaxed.value + SAME and not np.isin(near, chosen).all():
-            second = self._over(program, columns, near)
+            second = self._over(columns, sides, near)
             bound = -np.inf if second is None else second.bound
             found = found if second is None or second.objective > found.objective else second
             found = replace(found, bound=bound)
@@ -206,15 +193,15 @@ class _Programmes:
         proven = found.objective - bound <= GAP * abs(found.objective)
         return replace(found, bound=bound, status=EngineStatus.OPTIMAL if proven else EngineStatus.FEASIBLE)
 
-    def _over(self, program: Program, columns: Columns, chosen: Whole) -> EngineAnswer | None:
+    def _over(self, columns: Columns, sides: tuple[Floats, Floats], chosen: Whole) -> EngineAnswer | None:
         """Over some of the columns; None where nothing was found."""
-        small = columns.take(chosen).programme(program.integer[chosen], program.row_lower, program.row_upper)
+        small = columns.take(chosen).programme(chosen >= self.slacks, *sides)
         first = 1 + small.rows * small.columns // ENTRIES_PER_UNIT
         effort = ProgrammeWork(part=PART, first_units=first, node_units=NODE_PART * first, gap=GAP)
         answer = programme_answer(small, effort, self.deadline)
         if answer is None or answer.values is None:
             return None
-        values = np.zeros(program.columns)
+        values = np.zeros(len(columns))
         values[chosen] = answer.values
         return replace(answer, values=values)
 

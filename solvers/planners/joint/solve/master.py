@@ -77,8 +77,7 @@ class Rows:
         self.lower[:number] = np.where(self.wanted, 1.0, 0.0)
         self.upper[self.pool_at : self.cap_at] = problem.pool_devices
         self.upper[self.cap_at : self.quota_at] = self.cap_room / self.cap_unit
-        for name, gpus in problem.quotas:
-            self.upper[self.quota_at + projects[name]] = max(0.0, gpus)
+        self.upper[self.quota_at :][: len(projects)] = [max(0.0, gpus) for _, gpus in problem.quotas]
         self.lower[self.floor_at :] = self.floors.least
         self.upper[self.most[self.most >= 0]] = most[self.most >= 0]
         self.upper[self.money[self.money >= 0]] = money[self.money >= 0]
@@ -133,12 +132,9 @@ class Rows:
     def columns(self, judged: Judged) -> Columns:
         """The candidates as columns: what each owes to every row, and to a demand no more than all of it."""
         problem, rows = self.problem, judged.rows
-        column, place = np.nonzero(rows.variants >= 0)
-        work, pool = problem.variant_workload[rows.variants[column, place]], problem.kind_pool[rows.kind]
-        share, every = rows.shares_pct[column, place] / 100.0, np.arange(len(pool))
-        wanted = self.wanted[work]
-        rates = judged.capacity_rps[column, place][wanted] / self.rate[work[wanted]]
-        parts = [(column[wanted], work[wanted], rates), (every, self.pool_at + pool, np.ones(len(pool)))]
+        (column, work, part), pool = self.parts(judged), problem.kind_pool[rows.kind]
+        share, every, wanted = rows.shares_pct[rows.variants >= 0] / 100.0, np.arange(len(pool)), self.wanted[work]
+        parts = [(column[wanted], work[wanted], part[wanted]), (every, self.pool_at + pool, np.ones(len(pool)))]
         dynamic = judged.draw_w - self._idle_w[pool]
         for index, inside in enumerate(self.cap_pools):
             hit = np.flatnonzero(inside[pool] > 0)
@@ -455,11 +451,8 @@ class Master:
         counts[kept] = np.floor(parts[kept] + PART_LEAST)
         room = rows.upper - self.activity(counts)
         room[rows.pool_at : rows.cap_at] += numbers - problem.pool_devices
-        pool = problem.kind_pool[self.judged.rows.kind]
         likely = np.argsort(counts - parts, kind="stable")[: np.count_nonzero(parts > counts + PART_LEAST)]
         for column in likely.tolist():
-            if room[rows.pool_at + pool[column]] < 1:
-                continue
             span = slice(*self.columns.start[self.slacks + column :][:2].tolist())
             row, value = self.columns.row[span], self.columns.value[span]
             fixed = (row >= rows.pool_at) & (row < rows.base)

@@ -13,7 +13,7 @@ from solvers.engines.deadline import Deadline
 from solvers.errors import EngineError
 from solvers.planners.joint.solve import prospects, reach
 from solvers.planners.joint.solve.pricing import Found, Look, Pricing
-from solvers.planners.joint.solve.prospects import Prospects, Taken
+from solvers.planners.joint.solve.prospects import Prospects
 from solvers.planners.joint.solve.reach import ReachTerms, reached
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout, Pattern, Prices
@@ -163,7 +163,7 @@ class TestReached:
         apart = Layout.of({pattern(made, (number, 100)): 1 for number in (0, 1)})
         known, begun = Prospects.counts, list[int]()
 
-        def watched(self: Prospects, taken: Taken) -> Whole:
+        def watched(self: Prospects, taken: Prospects) -> Whole:
             begun.append(len(taken))
             return known(self, taken)
 
@@ -191,15 +191,6 @@ class TestReached:
         again = reached(made, apart, (), TERMS, within, begin=first)
         assert again.layout == first.layout
         assert again.left_usd == pytest.approx(first.left_usd)
-        # What may not be, as what stands may come to, is nothing to begin with.
-        crowded = replace(dense, shares_pct=(80, 80))
-        beyond = replace(first, taken=((0, crowded, 1), (1, crowded, 1)), left_usd=100.0)
-        stays = reached(made, apart, (), TERMS, within, begin=beyond)
-        assert sorted(stays.layout.counts) == [1, 1]
-        assert crowded not in stays.layout.patterns
-        options = prospects.Prospects.of(prospects.StandingGroups.of(made, apart), (), 100)
-        assert not options.counts((*beyond.taken, (0, apart.patterns[0], 1))).any()
-        assert options.counts(((0, apart.patterns[0], 1),)).sum() == 1
         # What is far from the best that is thought of now is searched anew.
         with pytest.raises(AssertionError, match="nothing to search"):
             reached(made, apart, (), TERMS, within, begin=replace(first, left_usd=-1.0))
