@@ -23,15 +23,7 @@ from solvers.domain.ids import DeviceId
 from solvers.engines.deadline import Deadline, charge
 from solvers.planners.joint.seat.jobs import spread_jobs
 from solvers.planners.joint.seat.seats import DUST, DUST_W, Delta, Floor, Held, Move, Seats, Terms, members_of, without
-from solvers.planners.joint.seat.standing import (
-    ended,
-    make_before_break,
-    replaced,
-    shed,
-    widen,
-    within_bounds,
-    within_power,
-)
+from solvers.planners.joint.seat.standing import make_before_break, replaced, shed, widen, within_bounds, within_power
 from solvers.planners.joint.solve.improve import improved
 from solvers.planners.joint.solve.judge import Judge
 from solvers.problems.joint import WHOLE_PCT, JointProblem
@@ -254,7 +246,7 @@ def _add(seats: Seats, workload: int, drafts: _Drafts) -> bool:
         """No replica ends before it is replaced where anything else serves too."""
         later = list[Move]()
         for move in drafts.offers(seats):
-            before, after = (ended(seats, move.device, item) for item in (seats.patterns[move.device], move.after))
+            before, after = (seats.ended(move.device, item) for item in (seats.patterns[move.device], move.after))
             if len(after) > len(before):
                 later.append(move)
             else:

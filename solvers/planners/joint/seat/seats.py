@@ -322,6 +322,16 @@ class Seats:
                 going.remove(same)
         return Turnover(starts=tuple(starts), ends=tuple(going))
 
+    def ended(self, device: int, pattern: Pattern | None) -> tuple[Held, ...]:
+        """Standing replicas that end there before their replacements are ready if it is to carry this."""
+        going, problem = () if pattern is None else self.turnover(device, pattern).ends, self.floor.problem
+        if pattern is None or not going:
+            return ()
+        pool, its = problem.pools[int(self.floor.pool_of[device])], list(pattern.variants)
+        memory_mib = sum(pattern.memory_mib) + sum(item.memory_mib for item in going)
+        alone = pool.clients == 1 or any(item.alone for item in going) or problem.dedicated[its].any()
+        return going if alone or memory_mib > pool.memory_mib else ()
+
     def change(self, move: Move) -> dict[int, Delta]:
         """What a move adds to each workload that it touches."""
         of = self.floor.problem.variants
