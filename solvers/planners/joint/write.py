@@ -28,8 +28,6 @@ from solvers.planners.base import PlannerSpec, PlanRequest
 from solvers.planners.joint.reading.formulation import Reading, Stands
 from solvers.planners.joint.seat.seats import DUST, Seats, members_of
 from solvers.planners.writer import (
-    BUDGET_FACTS,
-    QUOTA_FACTS,
     RATE_STEPS,
     Basis,
     Contents,
@@ -202,12 +200,12 @@ def _of_owner(seats: Seats, number: int) -> Iterator[Reason]:
         return
     quota = dict(problem.quotas).get(work.project, math.inf)
     usd, gpus = seats.floor.least_alone(number) if min(quota, work.budget_usd_per_h) < math.inf else (0.0, 0.0)
-    for code, names, needed, left in (
-        (ReasonCode.BUDGET, BUDGET_FACTS, usd, work.budget_usd_per_h - seats.spent_usd(number)),
-        (ReasonCode.QUOTA, QUOTA_FACTS, gpus, quota - seats.gpus(work.project)),
+    for code, needed, left in (
+        (ReasonCode.BUDGET, usd, work.budget_usd_per_h - seats.spent_usd(number)),
+        (ReasonCode.QUOTA, gpus, quota - seats.gpus(work.project)),
     ):
         if math.isfinite(needed) and needed > left + DUST:
-            yield limited(code, work.id, names, (needed, left))
+            yield limited(code, work.id, needed, left)
 
 
 def _of_room(seats: Seats, number: int) -> Iterator[Reason]:

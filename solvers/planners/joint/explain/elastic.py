@@ -50,6 +50,8 @@ class Give:
     subject: str
     workload: WorkloadId | None = None
     now: float = 0.0
+    left: float = 0.0
+    """By the plan, of a power cap or a quota."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +90,7 @@ class _ElasticProgramme:
         self.slack: dict[Give, Whole] = {}
         self._device_row = [self._at_most(0.0 if cell.new else cell.devices) for cell in cells]
         self._cap_row = [self._at_most(max(0.0, cap.left)) for cap in room.caps]
-        self._quota_row = {name: self._at_most(quota.left) for name, quota in room.quotas.items()}
+        self._quota_row = {quota.subject: self._at_most(quota.left) for quota in room.quotas}
         pools = room.elastic.problem.pools
         for cell, row in zip(cells, self._device_row, strict=True):
             if cell.new:
@@ -96,10 +98,9 @@ class _ElasticProgramme:
                 self._give(give, row, 1 + pools[cell.pool].usd_per_h, NEW_MAX, integer=True)
         for cap, row in zip(room.caps, self._cap_row, strict=True):
             most = sum(pools[cell.pool].limit_w * cell.devices for cell in cells)
-            give = Give(resource=Resource.POWER_W, subject=cap.name, now=cap.whole)
-            self._give(give, row, WATT_WEIGHT, min(most, WATTS_MAX))
-        for name, row in self._quota_row.items():
-            self._give(Give(resource=Resource.QUOTA_GPU, subject=name, now=room.quotas[name].whole), row, 1.0, NEW_MAX)
+            self._give(cap, row, WATT_WEIGHT, min(most, WATTS_MAX))
+        for quota in room.quotas:
+            self._give(quota, self._quota_row[quota.subject], 1.0, NEW_MAX)
 
     def _at_most(self, upper: float) -> Whole:
         return self.rows.add_rows(np.array([-np.inf]), np.array([upper]))
@@ -201,15 +202,6 @@ class Cell:
     """What one draws more than now by being there."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
-    """A power cap, W, or a project's quota, GPUs; and what the plan leaves of it."""
-
-    name: str
-    whole: float
-    left: float
-
-
 class Room:
     """What a plan leaves over; workloads planned anew give back devices on which a replica of theirs is alone."""
 
@@ -237,15 +229,16 @@ class Room:
             self._over[row, inside[cap.scope, cap.subject]] = True
         idle = fleet.unrented & np.array([device.id not in watts for device in fleet.devices], dtype=np.bool_)
         drawn_w = np.minimum(fleet.limit_w, fleet.idle_w + [watts[device.id] for device in fleet.devices])
+        left_w = [cap.limit_w for cap in self._wide] - self._over @ np.where(idle, 0.0, drawn_w)
         self.caps = tuple(
-            Limit(name=f"{cap.scope.value}/{cap.subject}", whole=cap.limit_w, left=cap.limit_w - float(drawn))
-            for cap, drawn in zip(self._wide, self._over @ np.where(idle, 0.0, drawn_w), strict=True)
+            Give(resource=Resource.POWER_W, subject=f"{cap.scope.value}/{cap.subject}", now=cap.limit_w, left=left)
+            for cap, left in zip(self._wide, left_w.tolist(), strict=True)
         )
-        self.quotas = {
-            item.name: Limit(name=item.name, whole=item.quota_gpus, left=max(0.0, item.quota_gpus - used[item.name]))
-            for item in picture.projects
-            if item.quota_gpus is not None
-        }
+        quotas = ((item.name, item.quota_gpus) for item in picture.projects if item.quota_gpus is not None)
+        self.quotas = tuple(
+            Give(resource=Resource.QUOTA_GPU, subject=name, now=gpus, left=max(0.0, gpus - used[name]))
+            for name, gpus in quotas
+        )
         usable = (device for device, usable in zip(fleet.devices, fleet.usable, strict=True) if usable)
         self.types = Counter(device.gpu_type for device in usable)
         stands = {item.device for item in stays}
