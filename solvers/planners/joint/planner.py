@@ -193,8 +193,7 @@ class Advance:
     def begin(self) -> None:
         """Nothing but the first plan was handed over."""
         self.best = first = self.attempt.first
-        served = first is not None and not first.unplaced
-        self.best_usd = first.objective.cost_usd_per_h if first is not None and served else math.inf
+        self.best_usd = math.inf if first is None or first.unplaced else first.objective.cost_usd_per_h
 
     def stuck(self) -> None:
         """What stands serves not everybody, however little changes: where there is no first plan, ask for one."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import chain, combinations, combinations_with_replacement
 from math import comb
 
@@ -262,13 +263,11 @@ def _exchange(seats: Seats, contents: Contents, at: tuple[int, ...]) -> tuple[fl
         one = table.take(works, axis=1)
         return one if len(at) == 1 else one[:, None] + one[None]
 
-    if len(at) == 1:
-        value, able = worth, fits[0]
-    else:
+    value, able = reduce(np.add.outer, [worth] * len(at)), reduce(np.logical_and.outer, fits)
+    if len(at) > 1:
         # Each fits alone; who shares a power domain has to fit together.
-        more_w = [watts - seats.dynamic_w(device) for device in at]
-        together = more_w[0][:, None] + more_w[1][None] <= _left_together_w(seats, at) + DUST_W
-        value, able = worth[:, None] + worth[None], fits[0][:, None] & fits[1][None] & together
+        more_w = reduce(np.add.outer, [watts - seats.dynamic_w(device) for device in at])
+        able = able & (more_w <= _left_together_w(seats, at) + DUST_W)
     able = able & (made(contents.granted_rps, low) >= least[low]).all(axis=-1)
     able = able & (made(contents.replicas, few) >= fewest[few]).all(axis=-1)
     able = able & (made(contents.replicas, many) <= most[many]).all(axis=-1)

@@ -98,7 +98,7 @@ def candidates_of(reading: Reading, plan: Plan, prices: Prices | None) -> tuple[
     )
     kinds, shares_pct, some = _looked_at(problem, numbers)
     got = _got(reading, plan, terms)
-    found = {key: [*_of_plan(key, items)] for key, items in got.items()}
+    found = {key: [*_of_plan(key[1], items)] for key, items in got.items()}
     for item in _best(terms, (kinds, shares_pct, some), got, plan):
         found.setdefault((item.workload, item.gpu_type, item.model), [item])
     own = {need.workload: need.model for need in reading.needs}
@@ -225,16 +225,13 @@ def _got(reading: Reading, plan: Plan, terms: _Terms) -> dict[Key, list[_Had]]:
     pool_of = {device: pool for pool, devices in enumerate(reading.pool_devices) for device in devices}
     clocks = {item.device: item.clock_mhz_sm for item in plan.settings}
     last = {int(pool): kind for kind, pool in enumerate(problem.kind_pool)}
-    items, variants = [], []
-    for item in plan.assignments:
-        if item.device in pool_of and item.workload in terms.numbers and item.kind is not WorkloadKind.JOB:
-            variant = problem.variant_of(item.workload, item.model, item.batch)
-            if variant is not None:
-                items.append(item)
-                variants.append(variant)
+    there = (item for item in plan.assignments if item.device in pool_of and item.workload in terms.numbers)
+    services = [item for item in there if item.kind is not WorkloadKind.JOB]
+    variants = [problem.variant_of(item.workload, item.model, item.batch) for item in services]
+    items = [item for item, variant in zip(services, variants, strict=True) if variant is not None]
     listed_usd, worth_usd = terms.cost(
         np.array([last[pool_of[item.device]] for item in items], dtype=np.int64),
-        np.array(variants, dtype=np.int64),
+        np.array([variant for variant in variants if variant is not None], dtype=np.int64),
         np.array([item.share_pct_sm for item in items], dtype=np.int64),
         np.array([item.memory_mib_limit for item in items], dtype=np.float64),
         np.array([item.power_w_planned for item in items], dtype=np.float64),
@@ -259,16 +256,16 @@ def _spent(got: dict[Key, list[_Had]], terms: _Terms) -> dict[WorkloadId, tuple[
     return found
 
 
-def _of_plan(key: Key, items: list[_Had]) -> Iterator[Candidate]:
+def _of_plan(gpu_type: GpuTypeName, items: list[_Had]) -> Iterator[Candidate]:
     """The replicas of one type, those of the same share, batch and clock as one."""
     alike = grouped(items, lambda had: (-had.item.share_pct_sm, had.item.batch, had.clock_mhz))
     for (less_pct, batch, clock_mhz), mine in sorted(alike.items()):
         latencies = [had.item.latency_ms_planned for had in mine if had.item.latency_ms_planned is not None]
         codes = sorted({reason.code for had in mine for reason in had.item.reasons[:1]})
         yield Candidate(
-            workload=key[0],
-            gpu_type=key[1],
-            model=key[2],
+            workload=mine[0].item.workload,
+            gpu_type=gpu_type,
+            model=mine[0].item.model,
             chosen=True,
             feasible=True,
             share_pct_sm=-less_pct,
@@ -280,5 +277,5 @@ def _of_plan(key: Key, items: list[_Had]) -> Iterator[Candidate]:
             capacity_rps=round(sum(had.item.capacity_rps for had in mine) / len(mine), 4),
             usd_per_h=round(sum(had.listed_usd for had in mine), 6),
             usd_per_h_more=0.0,
-            reasons=tuple(Reason(code=code, subject=key[1]) for code in codes),
+            reasons=tuple(Reason(code=code, subject=gpu_type) for code in codes),
         )

@@ -323,21 +323,18 @@ def solve(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layou
         order.better(first)
     if not problem.workloads or not problem.kinds or deadline.over:
         return replace(first, facts=facts | {"first_won": 1.0})
-    begin = min(first, order.standing, key=partial(worth_of, problem, order))
-    proven_usd = None
-    if problem.few_patterns:
-        listed = solved_whole(problem, order.standing, order.launch_usd_per_s, deadline)
-        if listed is not None and listed.facts["listed"]:
-            return replace(listed, facts=facts | listed.facts | {"first_won": 0.0, "groups": 1.0})
-        if listed is not None:
-            proven_usd = listed.bound_usd_per_h
-            begin = min(begin, listed, key=partial(worth_of, problem, order))
+    few = problem.few_patterns
+    listed = solved_whole(problem, order.standing, order.launch_usd_per_s, deadline) if few else None
+    if listed is not None and listed.facts["listed"]:
+        return replace(listed, facts=facts | listed.facts | {"first_won": 0.0, "groups": 1.0})
+    others = [] if listed is None else [listed]
+    begin = min([first, order.standing, *others], key=partial(worth_of, problem, order))
     if master is None:
         found = _grouped(problem, order, done, deadline)
     else:
         found = _whole(problem, order, begin, deadline, master)
     best = min(found, begin, key=partial(worth_of, problem, order))
-    bounds = [usd for usd in (found.bound_usd_per_h, proven_usd) if usd is not None]
+    bounds = [item.bound_usd_per_h for item in (found, *others) if item.bound_usd_per_h is not None]
     facts |= found.facts | {"first_won": float(best is first), "groups": float(groups or 1)}
     best = replace(found, patterns=best.patterns, counts=best.counts)
     return replace(best, bound_usd_per_h=max(bounds, default=None), facts=facts)

@@ -352,7 +352,7 @@ def test_replicas_of_one_type_that_differ_are_told_apart() -> None:
         )
         for number, (share, batch, latency_ms) in enumerate(shares)
     ]
-    told = candidates._of_plan((WorkloadId("demo/vision"), GpuTypeName("t4"), had[0].item.model), had)
+    told = candidates._of_plan(GpuTypeName("t4"), had)
     assert [(item.share_pct_sm, item.batch, item.replicas, item.usd_per_h, item.latency_ms) for item in told] == [
         (100, 32, 2.0, 2.0, 90.0),
         (10, 4, 1.0, 0.1, 20.0),
