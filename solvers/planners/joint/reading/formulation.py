@@ -206,7 +206,7 @@ class _Draft:
         # One row for every variant.
         self.arrays = _arrays(picture, self._kinds(), self.layers, needs, self.variants)
         self.colocation.apply(self.arrays)
-        workloads = workloads_of(left, fleet.foes, picture.policy, np.zeros(len(left)))
+        workloads = tuple(workloads_of(left, fleet.foes, picture.policy, np.zeros(len(left))))
         room_mib = np.array([pool.memory_mib for pool in pools.pools], dtype=np.float64)
         last = np.searchsorted(self.kind_pool, np.arange(len(pools.pools)), side="right") - 1
         self.alone = alone_of(self.arrays, workloads, self.variants, self.kind_table[last], room_mib)

@@ -91,16 +91,15 @@ def variants_of(needs: tuple[Need, ...], models: Mapping[ModelName, ModelVariant
 
 def workloads_of(
     left: tuple[Left, ...], foes: Mapping[WorkloadId, set[WorkloadId]], policy: Policy, unserved_usd: Floats
-) -> tuple[Workload, ...]:
+) -> Iterator[Workload]:
     """Workloads in the order of what is left; what a job's rate and value are is for the caller to say."""
     number = {item.need.workload: index for index, item in enumerate(left)}
-    found = []
     for item, usd in zip(left, unserved_usd, strict=True):
         need, is_job = item.need, item.need.kind is WorkloadKind.JOB
         busy = utilisation_open(policy) if need.open_ended else policy.utilisation_max
         quantile = min(need.percentile, PERCENTILE_MAX) / 100
         alone = is_job or need.affinity.anti_affinity is AntiAffinity.HARD
-        made = Workload(
+        yield Workload(
             id=need.workload,
             project=need.project,
             rate_rps=max(item.rate_rps, RATE_RPS_LEAST),
@@ -121,8 +120,6 @@ def workloads_of(
             priority=need.priority,
             limit_fixed=need.tokens is not None,
         )
-        found.append(made)
-    return tuple(found)
 
 
 def allowed_of(fleet: Fleet, pools: Pools, needs: tuple[Need, ...], variants: tuple[Variant, ...]) -> Flags:

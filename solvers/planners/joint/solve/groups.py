@@ -75,18 +75,16 @@ def _group(problem: JointProblem, of: Whole, number: int, *, low: float, high: f
     shift = np.arange(len(problem.pools)) / max(1, len(problem.pools))
     ends = (np.floor(end * problem.pool_devices + shift).astype(np.int64) for end in (high, low))
     devices, part = np.subtract(*ends), high - low
-    works = tuple(
-        replace(item, avoids=tuple(int(place[other]) for other in item.avoids if mine[other]))
-        for item, chosen in zip(problem.workloads, mine.tolist(), strict=True)
-        if chosen
-    )
+    works = [problem.workloads[at] for at in np.flatnonzero(mine).tolist()]
     own = problem.of_variants(variants)
     # Rounded up, so that idle power is not forgotten.
     capped = [(cap, tuple(int(np.ceil(count * part - 1e-9)) for count in cap.devices)) for cap in problem.caps]
     small = replace(
         own,
         pools=tuple(replace(pool, devices=int(n)) for pool, n in zip(problem.pools, devices, strict=True)),
-        workloads=works,
+        workloads=tuple(
+            replace(item, avoids=tuple(int(place[other]) for other in item.avoids if mine[other])) for item in works
+        ),
         variants=tuple(replace(item, workload=int(place[item.workload])) for item in own.variants),
         caps=tuple(replace(cap, limit_w=cap.limit_w * part, devices=rounded) for cap, rounded in capped),
         quotas=tuple((name, gpus * _owned(problem, mine, name)) for name, gpus in problem.quotas),

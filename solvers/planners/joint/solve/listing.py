@@ -128,12 +128,12 @@ class _Programmes:
 
     def unserved(self) -> Floats:
         """By column: what the objective counts."""
-        master, found = self.master, np.zeros(self.slacks)
+        master, found = self.master, np.zeros(self.slacks + self.master.size)
         weight, own, demand = master.problem.weight, master.rows.floors.own, np.flatnonzero(master.rows.wanted)
         found[len(demand) : 2 * len(demand)] = (weight * master.problem.rate_rps)[demand]
         # Failure domains are no demand: what they cost is in the price of what they lack.
         found[2 * len(demand) + own[own >= 0]] = weight[own >= 0]
-        return np.concatenate([found, np.zeros(len(master.columns) - master.slacks)])
+        return found
 
     def short(self, values: Floats) -> bool:
         """Whether anything is missing that must be served."""

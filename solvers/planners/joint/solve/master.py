@@ -232,12 +232,11 @@ class Rows:
         """Duals in words, and by pool what no pattern is worth above its device's price at them, where it was shown."""
         cap_usd = np.zeros(len(self.problem.caps))
         cap_usd[self.cap_number] = np.maximum(0.0, -duals[self.cap_at : self.quota_at] / self.cap_unit)
-        quotas = slice(self.quota_at, self.quota_at + len(self.problem.quotas))
         return Prices(
             demand_usd=np.where(self.wanted, duals[: self.pool_at], 0.0),
             pool_usd=np.maximum(0.0, -duals[self.pool_at : self.cap_at]),
             cap_usd=cap_usd,
-            quota_usd=np.maximum(0.0, -duals[quotas]),
+            quota_usd=np.maximum(0.0, -duals[self.quota_at :][: len(self.problem.quotas)]),
             most_usd=np.maximum(0.0, -_at(duals, self.most)),
             fewest_usd=np.maximum(0.0, _at(duals, self.fewest)),
             budget_usd=np.maximum(0.0, -_at(duals, self.money)),
