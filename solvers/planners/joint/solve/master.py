@@ -368,15 +368,14 @@ class Master:
         demand = np.flatnonzero(rows.wanted)
         unserved = np.zeros(rows.pool_at)
         unserved[demand] = relaxed.values[: len(demand)]
-        works, numbers = [], []
+        works = list[Whole]()
         for size in CUTS:
             started = np.bincount(work, weights=devices * steps_of(part, size), minlength=rows.pool_at)
             done = started + unserved * cut_slack(np.array(size))
             broken = rows.wanted & (done < size + 1 - CUT_LEAST)
             broken[rows.cut_work[rows.cut_steps == size]] = False
             works.append(np.flatnonzero(broken))
-            numbers.append(np.full(len(works[-1]), size, dtype=np.int64))
-        return self.cut(np.concatenate(works), np.concatenate(numbers))
+        return self.cut(np.concatenate(works), np.repeat(np.array(CUTS), [len(some) for some in works]))
 
     def cut(self, work: Whole, steps: Whole) -> int:
         """Add these cuts; how many."""
