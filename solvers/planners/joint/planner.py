@@ -60,16 +60,15 @@ passed as that takes, or it is cheaper by a leap; and so many times as long is l
 for less.
 """
 Toward = tuple[tuple[DeviceId, Pattern], ...]
-STANDING, CAPACITY = "standing", "capacity"
-"""Contenders where capacity is pursued: what stands, and what carries most."""
+FIRST, STANDING, CAPACITY = "greedy", "standing", "capacity"
+"""Contenders: who answers first, and must be quick; what stands; and what carries most, where capacity is pursued."""
 
 
 @dataclass(frozen=True, slots=True)
 class Joint(Recalling):
-    """See the module. `solve` can be another one in tests; `first` names who answers first and must be quick."""
+    """See the module. `solve` can be another one in tests."""
 
     solve: Solve = field(default=solve)
-    first: str = "greedy"
 
     @property
     def spec(self) -> PlannerSpec:
@@ -80,7 +79,7 @@ class Joint(Recalling):
         clock = Deadline(ANSWERING_PART * request.budget.deadline_s)
         first = None if request.snapshot.target.assignments else self._first(request, reporter)
         reading = read(request.snapshot, request.movable)
-        attempt = Attempt(request=request, reading=reading, clock=clock, first=first, first_by=self.first)
+        attempt = Attempt(request=request, reading=reading, clock=clock, first=first, first_by=FIRST)
         if request.snapshot.target.assignments:
             attempt = _standing(attempt, reporter)
         if not (reading.problem.workloads and reading.problem.kinds):
@@ -100,10 +99,10 @@ class Joint(Recalling):
 
     def _first(self, request: PlanRequest, reporter: Reporter, *, urged: bool = False) -> Plan | None:
         """The first planner's plan as ours, handed over at once, if there is time for it."""
-        found = registry.propose(self.first, request, reporter=reporter).plan if affords_first(request, urged) else None
+        found = registry.propose(FIRST, request, reporter=reporter).plan if affords_first(request, urged) else None
         if found is not None:
             found = replace(found, planner=SPEC.name, planner_version=SPEC.version)
-            hand_over(reporter, _bare(found, self.first))
+            hand_over(reporter, _bare(found, FIRST))
         return found
 
     def _with_first(self, attempt: Attempt, reporter: Reporter, *, urged: bool = False) -> Attempt:
@@ -298,16 +297,13 @@ def seats_of(attempt: Attempt, found: Found) -> Seats:
     # What stands may break limits that came after it, and little changes of it may, too.
     seated = [item for item in seated if lawful(item)] or seated
     part, slight_usd = policy.gain_pct_min / 100, SHORT_LEAST * attempt.reading.problem.dearest_usd
-    worth = [
-        (
-            0.0 if attempt.reading.stands.patterns else round(item.unserved(), 3),
-            item.worth(policy.launch_usd_per_s, part)
-            + breaks_usd(item, period_s)
-            + slight_usd * sum(item.short_rps(number) > 0 for number in range(len(item.replicas))),
-        )
-        for item in seated
-    ]
-    return seated[worth.index(min(worth))]
+
+    def worth(item: Seats) -> tuple[float, float]:
+        short = sum(item.short_rps(number) > 0 for number in range(len(item.replicas)))
+        usd = item.worth(policy.launch_usd_per_s, part) + breaks_usd(item, period_s) + slight_usd * short
+        return 0.0 if attempt.reading.stands.patterns else round(item.unserved(), 3), usd
+
+    return min(seated, key=worth)
 
 
 def bounded(found: Found, plan: Plan) -> Plan:
