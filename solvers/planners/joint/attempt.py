@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from solvers.domain.arrays import Floats, Whole
+from solvers.domain.arrays import Whole
 from solvers.domain.ids import DeviceId, WorkloadId
 from solvers.domain.plan import Plan
 from solvers.domain.policy import Objective, Term
@@ -93,7 +93,7 @@ def remember(problem: JointProblem, kept: Kept) -> bytes:
         variants=rows.variants.astype(np.int32),
         shares_pct=rows.shares_pct.astype(np.int16),
         worth=none if prices is None or prices.worth_usd is None else prices.worth_usd,
-        watt=none if prices is None else _watt_usd(problem, prices),
+        watt=none if prices is None else Rows(problem).watt_usd(prices),
         rates=problem.rate_rps,
         **{f"{_LEAF}{name}": value for name, value in leaves.items()},
     )
@@ -168,18 +168,12 @@ def _still_shown(problem: JointProblem, prices: Prices, kept: Mapping[str, np.nd
     if not len(kept["worth"]) or of != problem.fingerprint:
         return prices
     # Watts that cost less than they did, under a cap that was lifted or moved, make contents worth more.
-    if (_watt_usd(problem, prices) < kept["watt"] * (1 - DUST)).any():
+    if (Rows(problem).watt_usd(prices) < kept["watt"] * (1 - DUST)).any():
         return prices
     before = kept["rates"].astype(np.float64)
     most = np.maximum(before, np.minimum(most_on_a_device(problem, problem.rate_rps > before), problem.rate_rps))
     part = np.divide(before, most, out=np.ones_like(most), where=most > 0)
     return replace(prices, demand_usd=prices.demand_usd * part, worth_usd=kept["worth"])
-
-
-def _watt_usd(problem: JointProblem, prices: Prices) -> Floats:
-    """By pool what caps make of a watt at these prices, beside its energy."""
-    rows = Rows(problem)
-    return np.asarray(prices.cap_usd[rows.cap_number] @ rows.cap_pools)
 
 
 def _rows(kept: Mapping[str, np.ndarray], told: Mapping[str, Any], problem: JointProblem) -> tuple[Patterns, Whole]:

@@ -23,6 +23,7 @@ from solvers.domain.plan import Assignment, Plan
 from solvers.domain.workload import WorkloadKind
 from solvers.planners.joint.reading.formulation import Reading
 from solvers.planners.joint.solve.judge import Judge
+from solvers.planners.joint.solve.master import Rows
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Patterns, Prices
 
@@ -48,9 +49,7 @@ class _Terms:
         # By workload: of a whole GPU.
         self.quota_usd = np.zeros(len(works))
         if prices is not None:
-            self.pool_usd = prices.pool_usd
-            for cap, usd in zip(problem.caps, prices.cap_usd, strict=True):
-                self.watt_usd += usd * (np.array(cap.devices) > 0)
+            self.pool_usd, self.watt_usd = prices.pool_usd, Rows(problem).watt_usd(prices)
             by_project = {name: usd for (name, _), usd in zip(problem.quotas, prices.quota_usd, strict=True)}
             self.quota_usd = np.array([by_project.get(work.project, 0.0) for work in works], dtype=np.float64)
         known = np.where(problem.pressure > 0, problem.pressure, np.nan)

@@ -258,6 +258,10 @@ class Rows:
             found[row[row >= 0]] = usd[row >= 0]
         return found
 
+    def watt_usd(self, prices: Prices) -> Floats:
+        """By pool what caps make of a watt at these prices, beside its energy."""
+        return np.asarray(prices.cap_usd[self.cap_number] @ self.cap_pools)
+
     def sides(self, duals: Floats) -> float:
         """What the sides of all rows but the pools' are worth at these duals."""
         side = np.where(duals > 0, self.lower, self.upper)

@@ -39,7 +39,7 @@ from solvers.planners.joint.solve.generate import (
 from solvers.planners.joint.solve.groups import GroupLayout, groups_of, together
 from solvers.planners.joint.solve.improve import improved, improved_at_once
 from solvers.planners.joint.solve.judge import Judge
-from solvers.planners.joint.solve.listing import list_patterns, solved_whole
+from solvers.planners.joint.solve.listing import COLUMNS_KEPT, list_patterns, solved_whole
 from solvers.planners.joint.solve.master import Master, Rows
 from solvers.planners.joint.solve.pricing import LOOSE_WORKLOADS
 from solvers.problems.joint import JointProblem
@@ -66,7 +66,7 @@ gain in vain.
 """
 RESTARTS, RESTART_PARTS, RESTARTS_UNTIL = 20, (0.5, 0.5, 0.3, 0.3), 0.02
 """Of a turn that finds nothing better from the best: what each walk takes of what is left, and what is too little."""
-COMPLETE_PART, COLUMNS_KEPT = 0.3, 400
+COMPLETE_PART = 0.3
 PROOF_PART, PROOF_FAR_PART, CROWDED = 0.2, 0.4, 1.3
 """Of what generation leaves, kept for the bound; where it is far. To serve every rate comes before that. On a machine
 that is no busier than that the bound is sought beside the search.
