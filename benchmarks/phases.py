@@ -302,8 +302,7 @@ def _no(*_args: Any, **_more: Any) -> bool:
 
 
 def _as_it_stands(problem: Any, stands: Any, _fresh: Any, terms: Any, *_: Any, **_more: Any) -> Reached:
-    layout = solve.layout_of(stands)
-    return Reached(layout=layout, period_s=terms.period_s, left_usd=np.inf, short=layout.leaves_short(problem))
+    return Reached(layout=stands, period_s=terms.period_s, left_usd=np.inf, short=stands.leaves_short(problem))
 
 
 def _swap(owner: Any, name: str, other: Any) -> Swap:
@@ -397,7 +396,9 @@ PHASES: dict[str, Phase] = {
     "write: batches that stand": _phase(
         (write.Batches._column_beside,), _swap(write.Batches, "_column_beside", lambda _s, item, _b, **_m: item.column)
     ),
-    "certificate: at a glance": _phase((certificate._Glance,), _swap(certificate.Certificate, "at_a_glance", None)),
+    "certificate: at a glance": _phase(
+        (certificate._at_a_glance,), _swap(certificate.Certificate, "at_a_glance", None)
+    ),
 }
 
 

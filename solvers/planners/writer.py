@@ -262,12 +262,15 @@ def deviceless(snapshot: Snapshot) -> tuple[Reason, ...]:
     return () if snapshot.devices else (Reason(code=ReasonCode.NO_DEVICE_OF_TYPE, subject="any"),)
 
 
-BUDGET_FACTS, QUOTA_FACTS = ("usd_per_h", "budget_usd_per_h_left"), ("gpus_needed", "quota_gpus_left")
+LIMIT_FACTS = {
+    ReasonCode.BUDGET: ("usd_per_h", "budget_usd_per_h_left"),
+    ReasonCode.QUOTA: ("gpus_needed", "quota_gpus_left"),
+}
 
 
-def limited(code: ReasonCode, subject: str, names: tuple[str, str], numbers: tuple[float, float]) -> Reason:
+def limited(code: ReasonCode, subject: str, *numbers: float) -> Reason:
     """A bound of the owner in the way: what the smallest replica would need, and what is left."""
-    facts = (Fact(name=name, value=round(number, 6)) for name, number in zip(names, numbers, strict=True))
+    facts = (Fact(name=name, value=round(number, 6)) for name, number in zip(LIMIT_FACTS[code], numbers, strict=True))
     return Reason(code=code, subject=subject, facts=tuple(facts))
 
 

@@ -8,7 +8,7 @@ the value between the solver, which knows pools, and the seating of patterns on 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
@@ -151,7 +151,7 @@ class Judged(Parallel):
         work = problem.variant_workload[self.rows.variants[at, place]]
         return np.bincount(work, weights=rates, minlength=len(problem.workloads)).astype(np.float64)
 
-    def by_workload(self, problem: JointProblem, values: Floats | Flags) -> Floats:
+    def by_workload(self, problem: JointProblem, values: Floats | Whole | Flags) -> Floats:
         """Row x workload: the sum over its members of these values, which are row x place."""
         at, place = np.nonzero(self.rows.variants >= 0)
         found = np.zeros((len(self), len(problem.workloads)))
@@ -201,14 +201,6 @@ def serve(problem: JointProblem, variants: Whole, mean_ms: Floats, tail_ms: Floa
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """What stands now, seen as patterns: to keep one saves its launches."""
-
-    pattern: Pattern
-    devices: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
     """Duals at the best bound, $/h."""
 
@@ -245,6 +237,16 @@ class Layout:
     """Columns, rounds, seconds by phase."""
     before: tuple[Layout, ...] = ()
     """The best ones on the way, worse as layouts: on named devices one of them may be better."""
+
+    @staticmethod
+    def of(devices: Mapping[Pattern, int]) -> Layout:
+        """So many devices of each."""
+        return Layout(patterns=tuple(devices), counts=tuple(devices.values()))
+
+    @property
+    def pairs(self) -> Iterator[tuple[Pattern, int]]:
+        """Each pattern with its devices."""
+        return zip(self.patterns, self.counts, strict=True)
 
     @property
     def usd_per_h(self) -> float:
@@ -300,9 +302,9 @@ class Layout:
 
     def and_also(self, other: Layout) -> Layout:
         counts: Counter[Pattern] = Counter()
-        for pattern, count in zip((*self.patterns, *other.patterns), (*self.counts, *other.counts), strict=True):
+        for pattern, count in (*self.pairs, *other.pairs):
             counts[pattern] += count
-        return Layout(patterns=tuple(counts), counts=tuple(counts.values()))
+        return Layout.of(counts)
 
 
 EMPTY = Layout(patterns=(), counts=())

@@ -25,7 +25,7 @@ LEVELS_MAX = 3
 MIXED_TUPLE_PARAMETERS_MAX = 0
 PREFIX_FAMILIES_MAX = 0
 SINGLE_IMPORTER_SIBLINGS_MAX = 57
-NAMESAKES_MAX = 184
+NAMESAKES_MAX = 182
 """Today's numbers of `python -m benchmarks.house`: whoever lowers one lowers its limit, and none is ever raised."""
 LEVEL = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Try, ast.TryStar, ast.Match)
 SCOPE = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)

@@ -22,7 +22,7 @@ from solvers.domain.workload import WorkloadKind
 from solvers.models.options import Beliefs
 from solvers.planners.case import CAPACITY_DUST, Case, Menu, affordable, put_pinned, take_standing, with_last_resort
 from solvers.planners.seating import Placed, Settled, place_job, seat_of, stay
-from solvers.planners.writer import BUDGET_FACTS, QUOTA_FACTS, limited
+from solvers.planners.writer import limited
 from solvers.problems.choice import ChoiceAsk, Option, OptionChoice, choose
 from solvers.problems.fleet import Fleet, RoomSearch, open_fleet
 from solvers.problems.needs import Need
@@ -148,10 +148,10 @@ class Filler:
             if isinstance(found, ReasonCode):
                 reasons.append(_blocked(found, smallest))
             elif smallest.usd_per_h > ask.budget_usd_per_h:
-                left = smallest.usd_per_h, ask.budget_usd_per_h
-                reasons.append(limited(ReasonCode.BUDGET, smallest.gpu_type, BUDGET_FACTS, left))
+                numbers = smallest.usd_per_h, ask.budget_usd_per_h
+                reasons.append(limited(ReasonCode.BUDGET, smallest.gpu_type, *numbers))
             elif (gpus := float(options.gpus[mine].min())) > ask.quota_gpus:
-                reasons.append(limited(ReasonCode.QUOTA, smallest.gpu_type, QUOTA_FACTS, (gpus, ask.quota_gpus)))
+                reasons.append(limited(ReasonCode.QUOTA, smallest.gpu_type, gpus, ask.quota_gpus))
         return [*reasons, *(self.menu.refusals[index] for index in sorted(self.menu.refusals))]
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from solvers.domain.arrays import Floats, Whole
+from solvers.domain.arrays import Whole
 from solvers.domain.ids import DeviceId, WorkloadId
 from solvers.domain.plan import Plan
 from solvers.domain.policy import Objective, Term
@@ -32,7 +32,7 @@ from solvers.planners.joint.solve.branch import Leaves, few_devices
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Rows
 from solvers.planners.joint.solve.prospects import GROUPS_MAX
-from solvers.planners.joint.solve.solve import layout_of, worth_units
+from solvers.planners.joint.solve.solve import worth_units
 from solvers.planners.joint.write import Seated, write
 from solvers.problems.jobs import trains_first
 from solvers.problems.joint import JointProblem
@@ -93,7 +93,7 @@ def remember(problem: JointProblem, kept: Kept) -> bytes:
         variants=rows.variants.astype(np.int32),
         shares_pct=rows.shares_pct.astype(np.int16),
         worth=none if prices is None or prices.worth_usd is None else prices.worth_usd,
-        watt=none if prices is None else _watt_usd(problem, prices),
+        watt=none if prices is None else Rows(problem).watt_usd(prices),
         rates=problem.rate_rps,
         **{f"{_LEAF}{name}": value for name, value in leaves.items()},
     )
@@ -168,18 +168,12 @@ def _still_shown(problem: JointProblem, prices: Prices, kept: Mapping[str, np.nd
     if not len(kept["worth"]) or of != problem.fingerprint:
         return prices
     # Watts that cost less than they did, under a cap that was lifted or moved, make contents worth more.
-    if (_watt_usd(problem, prices) < kept["watt"] * (1 - DUST)).any():
+    if (Rows(problem).watt_usd(prices) < kept["watt"] * (1 - DUST)).any():
         return prices
     before = kept["rates"].astype(np.float64)
     most = np.maximum(before, np.minimum(most_on_a_device(problem, problem.rate_rps > before), problem.rate_rps))
     part = np.divide(before, most, out=np.ones_like(most), where=most > 0)
     return replace(prices, demand_usd=prices.demand_usd * part, worth_usd=kept["worth"])
-
-
-def _watt_usd(problem: JointProblem, prices: Prices) -> Floats:
-    """By pool what caps make of a watt at these prices, beside its energy."""
-    rows = Rows(problem)
-    return np.asarray(prices.cap_usd[rows.cap_number] @ rows.cap_pools)
 
 
 def _rows(kept: Mapping[str, np.ndarray], told: Mapping[str, Any], problem: JointProblem) -> tuple[Patterns, Whole]:
@@ -234,10 +228,8 @@ FIRST_S_PER_WORKLOAD, FIRST_S_PER_PAIR = 0.004, 1.4e-6
 """Of workload and device."""
 RESERVE_S, RESERVE_S_PER_DEVICE, RESERVE_S_PER_WORKLOAD = 0.05, 0.0003, 0.0003
 """What seating, writing and bounding take."""
-EXCHANGE_S, EXCHANGE_PART, EXCHANGE_UNITS = 0.3, 0.04, 2000
-"""Kept for exchanging devices under every node's own cap; of the deadline at most; and what that may take, where nobody
-counts work.
-"""
+EXCHANGE_S, EXCHANGE_PART = 0.3, 0.04
+"""Kept for exchanging devices under every node's own cap; of the deadline at most."""
 WRITING_PART = 0.5
 """Of that: with less left nobody begins to."""
 SOLVE_S_PER_UNIT = 0.002
@@ -249,9 +241,8 @@ CLOSER_TIMES, CLOSER_PART, URGENT_UNITS, AGAIN_UNITS = 3, 0.25, 400, 150
 take while somebody waits for the plan, and where it goes on from what was proven before."""
 WAY_TIMES = 4
 """So many times what a promotion may change: of more replicas, room does not come first."""
-WAY_PART, WAY_UNITS, WAY_WRITES = 0.1, 1000, 2
-"""Of the deadline, for finding room where what stands is of many groups; what it may take, and how many plans are
-written besides."""
+WAY_PART, WAY_WRITES = 0.1, 2
+"""Of the deadline, for finding room where what stands is of many groups; and how many plans are written besides."""
 EXPLAIN_S, EXPLAIN_S_PER_WORKLOAD, EXPLAIN_S_PER_SHORT = 0.05, 0.0006, 0.25
 EXPLAIN_SHORT_PART, EXPLAIN_PART = 0.02, 0.05
 """Of the deadline, for those that are short, and at most for all."""
@@ -313,7 +304,7 @@ class Attempt:
     @property
     def of_many_groups(self) -> bool:
         """Whether only a part of what can be had at once of what stands is looked at."""
-        return len(self.reading.standing_patterns) > GROUPS_MAX
+        return len(self.reading.stands.patterns) > GROUPS_MAX
 
     def certificate(self, kept: Kept, *found: Layout) -> Certificate:
         """What prices of this solve, or of an earlier one, prove of whatever plan. `found`: what is known to do."""
@@ -338,7 +329,7 @@ class Attempt:
 
     def urgent(self, plan: Plan) -> bool:
         """Whether it serves more of somebody whom what stands leaves short."""
-        problem, stands = self.reading.problem, layout_of(self.reading.standing_patterns)
+        problem, stands = self.reading.problem, self.reading.stands
         served, before = plan.served_rps, zip(problem.workloads, stands.served_rps(problem), strict=True)
         more = [served[work.id] > rps * (1 + DUST) for work, rps in before]
         return bool(stands.patterns) and bool((stands.short(problem) & more).any())

@@ -201,10 +201,8 @@ class Certificate:
     @cached_property
     def at_a_glance(self) -> Bound | None:
         """What single replicas prove."""
-        if not (self.problem.problem.workloads and self.problem.problem.kinds):
-            return None
-        glance = _Glance.of(self.problem, self.rows)
-        return glance.proof(glance.duals())
+        problem = self.problem.problem
+        return _at_a_glance(self.problem, self.rows) if problem.workloads and problem.kinds else None
 
     def bound(self, plan: Plan) -> float:
         """On the cost of serving what this plan serves, $/h; never above what it costs."""
@@ -378,66 +376,43 @@ def most_on_a_device(problem: JointProblem, works: Flags) -> Floats:
     return np.where(works, np.minimum(most, dense), 0.0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Glance:
+def _at_a_glance(loose: Loosened, rows: Rows) -> Bound:
     """What can be said of devices by looking at single replicas: no contents are worth more than so many of the best
     replica, nor than all of the share at the best replica's worth for its share, what they draw left out.
     """
-
-    problem: Loosened
-    rows: Rows
-    alone: Judged
-    """One replica alone on a device, by kind, variant and share, at the price of its least; of whole devices none."""
-    low_pct: Floats
-    """That share: no replica has one between this and its own here."""
-
-    @staticmethod
-    def of(loose: Loosened, rows: Rows) -> _Glance:
-        """Of every kind that there are devices of."""
-        problem, step = loose.problem, max(1, loose.problem.share_step_pct)
-        shares = problem.lone_pct
-        open_kinds = np.flatnonzero(problem.pool_devices[problem.kind_pool])
-        if len(open_kinds) * len(problem.variants) * len(shares) > SINGLES_MAX:
-            # What was measured is among them: where replicas may be no larger, that is one of those.
-            apart = np.floor(float(shares[0]) * APART ** np.arange(WHOLE_PCT)).astype(np.int64) // step * step
-            shares = np.intersect1d(shares, np.concatenate([apart, problem.shares_pct]))
-        low = np.concatenate([shares[:1], np.minimum(shares[:-1] + step, shares[1:])])
-        judged = lone(problem, open_kinds, np.arange(len(problem.variants)), shares)
-        kind, at = judged.rows.kind, np.searchsorted(shares, judged.rows.shares_pct[:, 0])
-        some = np.flatnonzero(low[at] <= loose.room_pct[problem.kind_pool[kind]])
-        held_usd = problem.held_usd(kind, judged.rows.variants[:, 0], low[at]) * problem.by_replica
-        judged = replace(judged, usd_per_h=held_usd)
-        return _Glance(problem=loose, rows=rows, alone=judged.take(some), low_pct=low[at][some].astype(np.float64))
-
-    def duals(self) -> Floats:
-        """So low that no replica is worth more than the part of a device that it takes."""
-        problem, rows, judged = self.problem.problem, self.rows, self.alone
-        works = len(problem.workloads)
-        pool = problem.kind_pool[judged.rows.kind]
-        taken = judged.usd_per_h if problem.by_replica else problem.idle_usd[pool] * self.low_pct / WHOLE_PCT
-        work = problem.variant_workload[judged.rows.variants[:, 0]]
-        part = np.minimum(judged.capacity_rps[:, 0] / np.maximum(problem.rate_rps[work], 1e-12), 1.0)
-        able = (part > 0) & ~self.problem.paid[pool]
-        usd, each = problem.unserved_usd.copy(), np.full(works, np.inf)
-        np.minimum.at(usd, work[able], taken[able] / part[able])
-        np.minimum.at(each, work[able], taken[able])
-        found = np.zeros(rows.count)
-        found[:works] = np.where(rows.wanted, usd, 0.0)
-        floor, each = np.where(rows.fewest >= 0, rows.lower[rows.fewest], 0.0), np.where(np.isfinite(each), each, 0.0)
-        many = floor * each > found[:works]
-        found[:works][many] = 0.0
-        found[rows.fewest[many]] = each[many]
-        return found
-
-    def proof(self, duals: Floats) -> Bound:
-        """What these duals prove at a glance: they price neither devices nor what limits them."""
-        problem, rows, judged = self.problem.problem, self.rows, self.alone
-        pool = problem.kind_pool[judged.rows.kind]
-        parts = (judged.take(np.s_[at : at + AT_ONCE_MAX]) for at in range(0, len(judged), AT_ONCE_MAX))
-        worth = -np.concatenate([np.zeros(0), *(rows.columns(part).reduced(duals) for part in parts)])
-        most, dense = np.zeros((2, len(problem.pools)))
-        np.maximum.at(most, pool, worth)
-        np.maximum.at(dense, pool, worth / self.low_pct)
-        clients = np.array([item.clients for item in problem.pools])
-        several = np.minimum(clients * most, self.problem.room_pct * dense) - rows.item_prices(duals).fixed
-        return Bound.of(rows, duals, np.maximum(0.0, several))
+    problem, step, shares = loose.problem, max(1, loose.problem.share_step_pct), loose.problem.lone_pct
+    open_kinds = np.flatnonzero(problem.pool_devices[problem.kind_pool])
+    if len(open_kinds) * len(problem.variants) * len(shares) > SINGLES_MAX:
+        # What was measured is among them: where replicas may be no larger, that is one of those.
+        apart = np.floor(float(shares[0]) * APART ** np.arange(WHOLE_PCT)).astype(np.int64) // step * step
+        shares = np.intersect1d(shares, np.concatenate([apart, problem.shares_pct]))
+    # Each at the price of its least share: no replica has one between that and its own here. Of whole devices none.
+    low = np.concatenate([shares[:1], np.minimum(shares[:-1] + step, shares[1:])])
+    judged = lone(problem, open_kinds, np.arange(len(problem.variants)), shares)
+    low_pct = low[np.searchsorted(shares, judged.rows.shares_pct[:, 0])]
+    fits = low_pct <= loose.room_pct[problem.kind_pool[judged.rows.kind]]
+    judged, low_pct = judged.take(fits), low_pct[fits]
+    held_usd = problem.held_usd(judged.rows.kind, judged.rows.variants[:, 0], low_pct) * problem.by_replica
+    judged, pool = replace(judged, usd_per_h=held_usd), problem.kind_pool[judged.rows.kind]
+    # Duals so low that no replica is worth more than the part of a device that it takes.
+    taken = held_usd if problem.by_replica else problem.idle_usd[pool] * low_pct / WHOLE_PCT
+    work = problem.variant_workload[judged.rows.variants[:, 0]]
+    part = np.minimum(judged.capacity_rps[:, 0] / np.maximum(problem.rate_rps[work], 1e-12), 1.0)
+    able = (part > 0) & ~loose.paid[pool]
+    usd, each = problem.unserved_usd.copy(), np.full(len(problem.workloads), np.inf)
+    np.minimum.at(usd, work[able], taken[able] / part[able])
+    np.minimum.at(each, work[able], taken[able])
+    usd, each = np.where(rows.wanted, usd, 0.0), np.where(np.isfinite(each), each, 0.0)
+    many = np.where(rows.fewest >= 0, rows.lower[rows.fewest], 0.0) * each > usd
+    duals = np.zeros(rows.count)
+    duals[: len(usd)] = np.where(many, 0.0, usd)
+    duals[rows.fewest[many]] = each[many]
+    # They price neither devices nor what limits them.
+    parts = (judged.take(np.s_[at : at + AT_ONCE_MAX]) for at in range(0, len(judged), AT_ONCE_MAX))
+    worth = -np.concatenate([np.zeros(0), *(rows.columns(part).reduced(duals) for part in parts)])
+    most, dense = np.zeros((2, len(problem.pools)))
+    np.maximum.at(most, pool, worth)
+    np.maximum.at(dense, pool, worth / low_pct)
+    clients = np.array([item.clients for item in problem.pools])
+    several = np.minimum(clients * most, loose.room_pct * dense) - rows.item_prices(duals).fixed
+    return Bound.of(rows, duals, np.maximum(0.0, several))

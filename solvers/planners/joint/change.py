@@ -25,13 +25,13 @@ from solvers.engines.deadline import Deadline, charge, portion
 from solvers.planners.base import PlanRequest
 from solvers.planners.joint.attempt import NOTHING, Kept, rearranges, recall
 from solvers.planners.joint.reading.formulation import Reading
+from solvers.planners.joint.solve.improve import keeps_limits
 from solvers.planners.joint.solve.judge import Judge
-from solvers.planners.joint.solve.master import Rows
 from solvers.planners.joint.solve.prospects import DUST, GROUPS_MAX
 from solvers.planners.joint.solve.reach import GAP, Reached, ReachTerms, reached
-from solvers.planners.joint.solve.solve import SolveOrder, layout_of
+from solvers.planners.joint.solve.solve import SolveOrder
 from solvers.problems.joint import JointProblem
-from solvers.problems.patterns import Layout, Pattern, Patterns
+from solvers.problems.patterns import Layout, Pattern
 
 FULL_EVERY_S = 300.0
 """So long after the last full solve the next cycle is one again."""
@@ -89,12 +89,12 @@ class JointSearch:
 def solved(search: JointSearch, request: PlanRequest, reading: Reading, state: bytes) -> Solved:
     """Raises EngineError as `solve` does."""
     deadline = search.deadline
-    policy, problem, standing = request.snapshot.policy, reading.problem, reading.standing_patterns
+    policy, problem, stands = request.snapshot.policy, reading.problem, reading.stands
     kept = recall(state, problem) if state else NOTHING
-    near, found, late, many = None, layout_of(standing), False, len(standing) > GROUPS_MAX
-    short = found.leaves_short(problem)
+    near, found, late, many = None, stands, False, len(stands.patterns) > GROUPS_MAX
+    short = stands.leaves_short(problem)
     order = SolveOrder(
-        standing=standing,
+        standing=stands,
         warm=kept.patterns,
         gap=policy.gap_pct_target / 100,
         seed=request.seed,
@@ -110,12 +110,12 @@ def solved(search: JointSearch, request: PlanRequest, reading: Reading, state: b
     terms = reach_terms(policy, short=short, left_usd=kept.left_usd if alike and not many else 0.0)
     terms = replace(terms, prices=kept.prices, turn=turn_of(request) * stood)
     # Where nobody is short and all is solved anyway, what little changes make is asked once, after that.
-    asked = bool(standing) and (short or (opened is not None and not known))
+    asked = bool(stands.patterns) and (short or (opened is not None and not known))
     mended = asked and opened and many and search.mended is not None and search.mended()
     if asked and not mended:
         left = NEAR_UNITS if deadline.work_units is None else int(deadline.left_part * deadline.work_units)
         few = Deadline(REACH_PART * deadline.time_left_s, max(1, min(NEAR_UNITS, left)))
-        near, late = reached(problem, standing, order.warm[:FRESH_MAX], terms, few), few.late
+        near, late = reached(problem, stands, order.warm[:FRESH_MAX], terms, few), few.late
         if near.short and not known:
             # What is missing may be held by whoever does not change at once: a device, a quota, a cap.
             opened = None
@@ -126,23 +126,23 @@ def solved(search: JointSearch, request: PlanRequest, reading: Reading, state: b
     if opened is None:
         found = _found(search, problem, order, little_part(request))
     patterns = (*found.patterns, *found.columns, *order.warm)
-    if opened is None and standing:
+    if opened is None and stands.patterns:
         within = portion(deadline, min(1.0, little_part(request) / max(deadline.left_part, DUST)))
         terms = replace(terms, prices=found.prices or kept.prices)
-        near, late = reached(problem, standing, patterns[:FRESH_MAX], terms, within, begin=near), within.late
+        near, late = reached(problem, stands, patterns[:FRESH_MAX], terms, within, begin=near), within.late
     facts = found.facts | {"workloads_open": float(len(problem.workloads if opened is None else opened))}
     return Solved(
         found=replace(found, facts=facts),
         searched=opened is None,
         reached=near,
         toward=() if known else kept.toward,
-        kept=Kept(
+        kept=replace(
+            kept,
             toward=() if opened is None else kept.toward,
             patterns=patterns,
-            prices=kept.prices if found.prices is None else found.prices,
+            prices=found.prices or kept.prices,
             full_at_s=request.snapshot.taken_at_s if opened is None else kept.full_at_s,
             question=question + AGAIN * late,
-            shown=kept.shown,
             left_usd=kept.left_usd if near is None else near.left_usd,
         ),
     )
@@ -152,7 +152,7 @@ def _found(search: JointSearch, problem: JointProblem, order: SolveOrder, part: 
     """What the search finds; where something stands, a part of the time is kept for that: of a long one no more than it
     takes.
     """
-    if not order.standing:
+    if not order.standing.patterns:
         return search.solve(problem, order, search.deadline)
     seconds = search.deadline.left_s if search.deadline.work_units is None else 0.0
     within = portion(search.deadline, 1 - (min(part, REACH_MOST_S / seconds) if seconds > 0.0 else part))
@@ -196,7 +196,7 @@ def reach_terms(policy: Policy, *, short: bool = False, left_usd: float = 0.0) -
 def scope_of(reading: Reading, restless: frozenset[int], full_at_s: float | None) -> frozenset[int] | None:
     """Workloads that may change, by number; None for all. `full_at_s`: of the last full solve; None: not known."""
     snapshot = reading.snapshot
-    if not reading.standing_patterns or full_at_s is None:
+    if not reading.stands.patterns or full_at_s is None:
         return None
     if full_at_s < snapshot.target.promoted_at_s <= snapshot.taken_at_s - snapshot.policy.cooldown_s:
         return None  # what stands was never held against everything, and may be changed now
@@ -211,13 +211,8 @@ def scope_of(reading: Reading, restless: frozenset[int], full_at_s: float | None
 
 def breaks_limits(reading: Reading) -> bool:
     """Whether what stands is more than what limits several together: caps, quotas, budgets."""
-    problem, stands = reading.problem, layout_of(reading.standing_patterns)
-    if not (stands.patterns and problem.limited):
-        return False
-    rows, judge = Rows(problem), Judge(problem)
-    judged = judge.judge(Patterns.of(stands.patterns, judge.width))
-    has, most = rows.activity(judged, np.array(stands.counts, dtype=np.int64)), rows.upper
-    return bool((has[rows.cap_at :] > most[rows.cap_at :] * (1 + DUST) + DUST).any())
+    problem, stands = reading.problem, reading.stands
+    return bool(stands.patterns and problem.limited) and not keeps_limits(Judge(problem), stands)
 
 
 def question_of(reading: Reading, restless: frozenset[int]) -> str:
@@ -235,14 +230,14 @@ def question_of(reading: Reading, restless: frozenset[int]) -> str:
 def restless_of(reading: Reading) -> frozenset[int]:
     """Workloads that have a reason to change, by number."""
     problem, works = reading.problem, reading.problem.workloads
-    served = layout_of(reading.standing_patterns).served_rps(problem)
+    served = reading.stands.served_rps(problem)
     replicas, smallest_rps = np.zeros(len(works), dtype=np.int64), np.full(len(works), np.inf)
     widest_pct = np.zeros(len(works))
-    for item in reading.standing_patterns:
-        own = problem.variant_workload[list(item.pattern.variants)]
-        np.add.at(replicas, own, item.devices)
-        np.minimum.at(smallest_rps, own, item.pattern.capacity_rps)
-        np.maximum.at(widest_pct, own, item.pattern.shares_pct)
+    for pattern, devices in reading.stands.pairs:
+        own = problem.variant_workload[list(pattern.variants)]
+        np.add.at(replicas, own, devices)
+        np.minimum.at(smallest_rps, own, pattern.capacity_rps)
+        np.maximum.at(widest_pct, own, pattern.shares_pct)
     fewest, most = (np.array([getattr(work, name) for work in works]) for name in ("replicas_min", "replicas_max"))
     # Short, or more replicas than it may have.
     needs = (served < problem.least_rps * (1 - DUST)) | (replicas < fewest) | (replicas > most)

@@ -25,18 +25,7 @@ from solvers.errors import EngineError
 from solvers.models.worth import aim_of
 from solvers.planners import registry
 from solvers.planners.base import IncumbentTaker, PlannerSpec, PlanRequest, Recalling, Thought, hand_over
-from solvers.planners.joint.attempt import (
-    EXCHANGE_UNITS,
-    NOTHING,
-    SPEC,
-    WAY_UNITS,
-    WAY_WRITES,
-    Attempt,
-    Kept,
-    affords_first,
-    rearranges,
-    remember,
-)
+from solvers.planners.joint.attempt import NOTHING, SPEC, WAY_WRITES, Attempt, Kept, affords_first, rearranges, remember
 from solvers.planners.joint.certificate import Certificate, solved_usd
 from solvers.planners.joint.change import JointSearch, Solve, Solved, asked_again, breaks_limits, solved
 from solvers.planners.joint.explain.explaining import explained
@@ -46,7 +35,7 @@ from solvers.planners.joint.seat.seats import DUST, Seats
 from solvers.planners.joint.seat.standing import breaks_usd, interruptions, lawful, seated_as, stopover
 from solvers.planners.joint.solve.branch import few_devices
 from solvers.planners.joint.solve.reach import SHORT_LEAST
-from solvers.planners.joint.solve.solve import SolveOrder, layout_of, solve
+from solvers.planners.joint.solve.solve import SolveOrder, solve
 from solvers.planners.joint.spare import fill, pursued, pursues
 from solvers.planners.joint.whole_devices import counted
 from solvers.problems.joint import JointProblem
@@ -60,8 +49,10 @@ COUNTING_PART = 0.3
 """Of the deadline, where every replica takes a whole device."""
 FEWER_UNITS = 1000
 """What it may take to change less of what stands, where seating made too much of it."""
-WAY_GAP = 0.05
-"""How near its bound what serves for minutes alone is near enough."""
+EXCHANGE_UNITS = 2000
+"""What exchanging devices under every node's own cap may take, where nobody counts work."""
+WAY_UNITS, WAY_GAP = 1000, 0.05
+"""What finding room may take, and how near its bound what serves for minutes alone is near enough."""
 ADVANCE_GAIN, ADVANCE_LEAP = 0.005, 0.05
 ADVANCE_PAUSE, ADVANCE_WORTH = 8.0, 2.0
 """A layout is seated and handed over on the way where it is cheaper by this part, and this many times as long has
@@ -69,16 +60,15 @@ passed as that takes, or it is cheaper by a leap; and so many times as long is l
 for less.
 """
 Toward = tuple[tuple[DeviceId, Pattern], ...]
-STANDING, CAPACITY = "standing", "capacity"
-"""Contenders where capacity is pursued: what stands, and what carries most."""
+FIRST, STANDING, CAPACITY = "greedy", "standing", "capacity"
+"""Contenders: who answers first, and must be quick; what stands; and what carries most, where capacity is pursued."""
 
 
 @dataclass(frozen=True, slots=True)
 class Joint(Recalling):
-    """See the module. `solve` can be another one in tests; `first` names who answers first and must be quick."""
+    """See the module. `solve` can be another one in tests."""
 
     solve: Solve = field(default=solve)
-    first: str = "greedy"
 
     @property
     def spec(self) -> PlannerSpec:
@@ -89,7 +79,7 @@ class Joint(Recalling):
         clock = Deadline(ANSWERING_PART * request.budget.deadline_s)
         first = None if request.snapshot.target.assignments else self._first(request, reporter)
         reading = read(request.snapshot, request.movable)
-        attempt = Attempt(request=request, reading=reading, clock=clock, first=first, first_by=self.first)
+        attempt = Attempt(request=request, reading=reading, clock=clock, first=first, first_by=FIRST)
         if request.snapshot.target.assignments:
             attempt = _standing(attempt, reporter)
         if not (reading.problem.workloads and reading.problem.kinds):
@@ -109,10 +99,10 @@ class Joint(Recalling):
 
     def _first(self, request: PlanRequest, reporter: Reporter, *, urged: bool = False) -> Plan | None:
         """The first planner's plan as ours, handed over at once, if there is time for it."""
-        found = registry.propose(self.first, request, reporter=reporter).plan if affords_first(request, urged) else None
+        found = registry.propose(FIRST, request, reporter=reporter).plan if affords_first(request, urged) else None
         if found is not None:
             found = replace(found, planner=SPEC.name, planner_version=SPEC.version)
-            hand_over(reporter, _bare(found, self.first))
+            hand_over(reporter, _bare(found, FIRST))
         return found
 
     def _with_first(self, attempt: Attempt, reporter: Reporter, *, urged: bool = False) -> Attempt:
@@ -173,10 +163,10 @@ class Joint(Recalling):
 
 def _standing(attempt: Attempt, reporter: Reporter) -> Attempt:
     """With what stands as the first plan, handed over at once, where it leaves nobody short and keeps all limits."""
-    layout = layout_of(attempt.reading.standing_patterns)
-    if layout.leaves_short(attempt.reading.problem) or breaks_limits(attempt.reading):
+    stands = attempt.reading.stands
+    if stands.leaves_short(attempt.reading.problem) or breaks_limits(attempt.reading):
         return attempt
-    plan = attempt.written(seat(attempt.floor, layout, attempt.terms))
+    plan = attempt.written(seat(attempt.floor, stands, attempt.terms))
     hand_over(reporter, _bare(plan))
     return replace(attempt, first=plan, first_by=STANDING)
 
@@ -202,8 +192,7 @@ class Advance:
     def begin(self) -> None:
         """Nothing but the first plan was handed over."""
         self.best = first = self.attempt.first
-        served = first is not None and not first.unplaced
-        self.best_usd = first.objective.cost_usd_per_h if first is not None and served else math.inf
+        self.best_usd = math.inf if first is None or first.unplaced else first.objective.cost_usd_per_h
 
     def stuck(self) -> None:
         """What stands serves not everybody, however little changes: where there is no first plan, ask for one."""
@@ -214,8 +203,8 @@ class Advance:
     def mended(self) -> bool:
         """Whether who is short of what stands can be served by a little more beside it."""
         attempt = self.attempt
-        seats = seat(attempt.floor, layout_of(attempt.reading.standing_patterns), attempt.terms)
-        if not any(seats.short_rps(number) or seats.missing(number) for number in range(len(seats.replicas))):
+        seats = seat(attempt.floor, attempt.reading.stands, attempt.terms)
+        if not seats.unserved():
             self.patch = seats
         return self.patch is not None
 
@@ -308,16 +297,13 @@ def seats_of(attempt: Attempt, found: Found) -> Seats:
     # What stands may break limits that came after it, and little changes of it may, too.
     seated = [item for item in seated if lawful(item)] or seated
     part, slight_usd = policy.gain_pct_min / 100, SHORT_LEAST * attempt.reading.problem.dearest_usd
-    worth = [
-        (
-            0.0 if attempt.reading.standing_patterns else round(item.unserved(), 3),
-            item.worth(policy.launch_usd_per_s, part)
-            + breaks_usd(item, period_s)
-            + slight_usd * sum(item.short_rps(number) > 0 for number in range(len(item.replicas))),
-        )
-        for item in seated
-    ]
-    return seated[worth.index(min(worth))]
+
+    def worth(item: Seats) -> tuple[float, float]:
+        short = sum(item.short_rps(number) > 0 for number in range(len(item.replicas)))
+        usd = item.worth(policy.launch_usd_per_s, part) + breaks_usd(item, period_s) + slight_usd * short
+        return 0.0 if attempt.reading.stands.patterns else round(item.unserved(), 3), usd
+
+    return min(seated, key=worth)
 
 
 def bounded(found: Found, plan: Plan) -> Plan:
@@ -364,7 +350,7 @@ class Rivals:
 
 def rivals_of(attempt: Attempt, seats: Seats, found: Found) -> Rivals:
     """All contenders with their bounds, and the one to propose."""
-    own, standing = SPEC.name, attempt.reading.standing_patterns
+    own, stands = SPEC.name, attempt.reading.stands
     plans = {} if attempt.first is None else {attempt.first_by: attempt.first}
     pursuing = pursues(attempt.reading)
     plans[own], to = attempt.written(seats), seats
@@ -373,11 +359,11 @@ def rivals_of(attempt: Attempt, seats: Seats, found: Found) -> Rivals:
     if not (pursuing or attempt.reading.open_ended):
         plans[own], to = _by_way(attempt, found, plans[own], seats)
     toward = tuple((attempt.floor.names[at], item) for at, item in enumerate(to.patterns) if item)
-    interrupted, lacks = dict[str, float](), bool(standing) and plans[own].objective.unserved > DUST
+    interrupted, lacks = dict[str, float](), bool(stands.patterns) and plans[own].objective.unserved > DUST
     if pursuing:
         plans, interrupted = _pursued(attempt, seats, found.solved.found, plans)
     elif lacks and STANDING not in plans and not (attempt.hurried or breaks_limits(attempt.reading)):
-        plans[STANDING] = attempt.written(seat(attempt.floor, layout_of(standing), attempt.terms))
+        plans[STANDING] = attempt.written(seat(attempt.floor, stands, attempt.terms))
     plans = {name: bounded(found, item) for name, item in plans.items()}
     parts = [interrupted.get(name, 0.0) for name in plans]
     chosen = tuple(plans)[attempt.better(tuple(plans.values()), parts)]
@@ -411,8 +397,8 @@ def _by_way(attempt: Attempt, found: Found, plan: Plan, seats: Seats) -> tuple[P
     this plan does: what is to be had at once comes first, for from there room may not be needed. And where it leads.
     """
     request, floor = attempt.request, attempt.floor
-    standing = attempt.reading.standing_patterns
-    if not (found.solved.searched and standing and attempt.first) or attempt.first_by != STANDING:
+    stands = attempt.reading.stands
+    if not (found.solved.searched and stands.patterns and attempt.first) or attempt.first_by != STANDING:
         return plan, seats
     if not rearranges(request):
         return plan, seats
@@ -429,9 +415,9 @@ def _by_way(attempt: Attempt, found: Found, plan: Plan, seats: Seats) -> tuple[P
         return found.solve(problem, SolveOrder(gap=WAY_GAP), within) if some else EMPTY
 
     clocks_mhz = {item.device: item.clock_mhz_sm for item in request.snapshot.target.settings if item.clock_mhz_sm}
-    there, _ = match(floor, layout_of(standing), clocks_mhz)
-    stands = seated_as(floor, tuple((floor.names[at], item) for at, item in there.items()))
-    if (room := stopover(stands, toward, meanwhile)) is None:
+    there, _ = match(floor, stands, clocks_mhz)
+    now = seated_as(floor, tuple((floor.names[at], item) for at, item in there.items()))
+    if (room := stopover(now, toward, meanwhile)) is None:
         return plan, seats
     to = Destination(
         assignments=then.assignments, settings=then.settings, unplaced=then.unplaced, objective=then.objective
@@ -452,10 +438,10 @@ def _pursued(
     first planner's nobody knows what it interrupts, so it is left out.
     """
     snapshot, reading, own = attempt.request.snapshot, attempt.reading, SPEC.name
-    standing, interrupted = reading.standing_patterns, {own: _interrupted(reading, seats)}
+    interrupted = {own: _interrupted(reading, seats)}
     found, short = dict(plans), math.inf
-    if standing:
-        as_is = seat(attempt.floor, layout_of(standing), attempt.terms)
+    if reading.stands.patterns:
+        as_is = seat(attempt.floor, reading.stands, attempt.terms)
         now = attempt.written(as_is, eager=True)
         found, short = {STANDING: now, own: plans[own]}, now.objective.unserved
     if short > DUST or snapshot.taken_at_s >= snapshot.target.promoted_at_s + snapshot.policy.cooldown_s:
@@ -483,7 +469,7 @@ def _filled(attempt: Attempt, seats: Seats, found: Found, rivals: Rivals, first:
     as_good = rivals.plans[own].objective.key(terms) == rivals.plan.objective.key(terms)
     if not (as_good or target.assignments):
         return rivals
-    stood, _ = match(attempt.floor, layout_of(attempt.reading.standing_patterns))
+    stood, _ = match(attempt.floor, attempt.reading.stands)
     changed = fill(seats, attempt.reading.open_ended, attempt.spare_deadline(), stood)
     filled = attempt.written(seats) if changed else rivals.plans[own]
     nothing_moves = filled.objective.churn == 0 and len(filled.assignments) == len(target.assignments)

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import chain, combinations, combinations_with_replacement
 from math import comb
 
@@ -35,7 +36,6 @@ from solvers.planners.joint.seat.seating import match
 from solvers.planners.joint.seat.seats import DUST, DUST_W, Floor, Move, Seats, members_of
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.prospects import GroupTurnover, Prospects, StandingGroups
-from solvers.planners.joint.solve.solve import layout_of
 from solvers.planners.joint.write import CEILING_PART
 from solvers.problems.joint import WHOLE_PCT, JointProblem
 from solvers.problems.needs import sized_for_rps
@@ -263,13 +263,11 @@ def _exchange(seats: Seats, contents: Contents, at: tuple[int, ...]) -> tuple[fl
         one = table.take(works, axis=1)
         return one if len(at) == 1 else one[:, None] + one[None]
 
-    if len(at) == 1:
-        value, able = worth, fits[0]
-    else:
+    value, able = reduce(np.add.outer, [worth] * len(at)), reduce(np.logical_and.outer, fits)
+    if len(at) > 1:
         # Each fits alone; who shares a power domain has to fit together.
-        more_w = [watts - seats.dynamic_w(device) for device in at]
-        together = more_w[0][:, None] + more_w[1][None] <= _left_together_w(seats, at) + DUST_W
-        value, able = worth[:, None] + worth[None], fits[0][:, None] & fits[1][None] & together
+        more_w = reduce(np.add.outer, [watts - seats.dynamic_w(device) for device in at])
+        able = able & (more_w <= _left_together_w(seats, at) + DUST_W)
     able = able & (made(contents.granted_rps, low) >= least[low]).all(axis=-1)
     able = able & (made(contents.replicas, few) >= fewest[few]).all(axis=-1)
     able = able & (made(contents.replicas, many) <= most[many]).all(axis=-1)
@@ -293,8 +291,8 @@ def pursued(
     reading: Reading, floor: Floor, warm: Layout, clock: Deadline
 ) -> tuple[Layout, dict[int, Pattern] | None] | None:
     """What carries most, and what of it has its devices; None: not in time. Raises EngineError as engines do."""
-    problem, standing = reading.problem, reading.standing_patterns
-    found = contents_of(problem, (*(item.pattern for item in standing), *warm.patterns))
+    problem, standing = reading.problem, reading.stands.patterns
+    found = contents_of(problem, (*standing, *warm.patterns))
     relaxed = _of_pools(reading, found)
     if clock.over or (duals := _prices(relaxed, clock)) is None:
         return None
@@ -306,22 +304,20 @@ def pursued(
         return None
     counts = np.rint(answer.values[len(sheet.price) :]).astype(np.int64)
     kept = np.flatnonzero(counts)
-    stands, _ = match(floor, layout_of(standing) if each else EMPTY)
-    held = [[at for at in sorted(stands) if stands[at] == item.pattern] for item in standing] + [
-        [] for _ in problem.pools
-    ]
+    there, _ = match(floor, reading.stands if each else EMPTY)
+    held = [[at for at in sorted(there) if there[at] == item] for item in standing] + [[] for _ in problem.pools]
     seated, loose = dict[int, Pattern](), Counter[Pattern]()
     for row, pattern in zip(kept, Judge(problem).patterns(sheet.found.judged.take(kept)), strict=True):
-        there = [held[sheet.place[row]].pop() for _ in range(counts[row]) if held[sheet.place[row]]]
-        seated |= dict.fromkeys(there, pattern)
-        loose[pattern] += int(counts[row]) - len(there)
-    return Layout(patterns=tuple(+loose), counts=tuple((+loose).values())), seated if each else None
+        mine = [held[sheet.place[row]].pop() for _ in range(counts[row]) if held[sheet.place[row]]]
+        seated |= dict.fromkeys(mine, pattern)
+        loose[pattern] += int(counts[row]) - len(mine)
+    return Layout.of(+loose), seated if each else None
 
 
 def _of_groups(reading: Reading, some: Contents, duals: Floats) -> _Sheet:
     """What each group of devices may carry next: these contents, and such as leave some of what it carries as it is."""
-    problem, standing, width = reading.problem, reading.standing_patterns, some.judged.rows.variants.shape[1]
-    stands = StandingGroups.of(problem, standing, len(standing), width)
+    problem, width = reading.problem, some.judged.rows.variants.shape[1]
+    stands = StandingGroups.of(problem, reading.stands, len(reading.stands.patterns), width)
     # It has the largest batches that it bears, and holds their memory.
     stands = replace(stands, judged=Judge(problem, eager=True).judge(stands.judged.rows))
     pools, each = problem.kind_pool[some.judged.rows.kind], max(1, CROSSED_MAX // len(stands.devices))

@@ -16,7 +16,6 @@ from solvers.planners.joint.solve.judge import Judge
 from solvers.problems.joint import WHOLE_PCT, JointProblem
 from solvers.problems.patterns import Layout, Pattern, serve
 
-ENGINE = "highs"
 WORKLOADS_COUNTED_MAX = 60
 """With counted work instead of time: what larger ones find depends on how fast the machine is."""
 DUST = 1e-9
@@ -43,7 +42,7 @@ def counted(problem: JointProblem, deadline: Deadline, gap: float) -> Layout | N
         option_units=np.ones(len(options), dtype=np.int64),
         units=problem.pool_devices,
     )
-    found = cover(covers, create(ENGINE), deadline, gap=gap)
+    found = cover(covers, create("highs"), deadline, gap=gap)
     replicas = np.bincount(covers.option_demand, weights=found.counts, minlength=len(problem.workloads))
     if (replicas > [work.replicas_max for work in problem.workloads]).any():
         return None

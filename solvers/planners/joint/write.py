@@ -28,8 +28,6 @@ from solvers.planners.base import PlannerSpec, PlanRequest
 from solvers.planners.joint.reading.formulation import Reading, Stands
 from solvers.planners.joint.seat.seats import DUST, Seats, members_of
 from solvers.planners.writer import (
-    BUDGET_FACTS,
-    QUOTA_FACTS,
     RATE_STEPS,
     Basis,
     Contents,
@@ -202,17 +200,17 @@ def _of_owner(seats: Seats, number: int) -> Iterator[Reason]:
         return
     quota = dict(problem.quotas).get(work.project, math.inf)
     usd, gpus = seats.floor.least_alone(number) if min(quota, work.budget_usd_per_h) < math.inf else (0.0, 0.0)
-    for code, names, needed, left in (
-        (ReasonCode.BUDGET, BUDGET_FACTS, usd, work.budget_usd_per_h - seats.spent_usd(number)),
-        (ReasonCode.QUOTA, QUOTA_FACTS, gpus, quota - seats.gpus(work.project)),
+    for code, needed, left in (
+        (ReasonCode.BUDGET, usd, work.budget_usd_per_h - seats.spent_usd(number)),
+        (ReasonCode.QUOTA, gpus, quota - seats.gpus(work.project)),
     ):
         if math.isfinite(needed) and needed > left + DUST:
-            yield limited(code, work.id, names, (needed, left))
+            yield limited(code, work.id, needed, left)
 
 
 def _of_room(seats: Seats, number: int) -> Iterator[Reason]:
     """By GPU type: what a job is not worth there, else which room is missing, if any is."""
-    problem, alone = seats.floor.problem, seats.floor.alone(number)
+    problem, alone = seats.floor.problem, seats.floor.judge.alone_of(number)
     work, mine = problem.workloads[number], problem.variant_workload == number
     worth_usd, pool_of = work.worth_usd(alone.capacity_rps[:, 0]), problem.kind_pool[alone.rows.kind]
     # Who wants several failure domains may have what is idle already.

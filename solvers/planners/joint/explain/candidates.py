@@ -23,6 +23,7 @@ from solvers.domain.plan import Assignment, Plan
 from solvers.domain.workload import WorkloadKind
 from solvers.planners.joint.reading.formulation import Reading
 from solvers.planners.joint.solve.judge import Judge
+from solvers.planners.joint.solve.master import Rows
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Patterns, Prices
 
@@ -48,9 +49,7 @@ class _Terms:
         # By workload: of a whole GPU.
         self.quota_usd = np.zeros(len(works))
         if prices is not None:
-            self.pool_usd = prices.pool_usd
-            for cap, usd in zip(problem.caps, prices.cap_usd, strict=True):
-                self.watt_usd += usd * (np.array(cap.devices) > 0)
+            self.pool_usd, self.watt_usd = prices.pool_usd, Rows(problem).watt_usd(prices)
             by_project = {name: usd for (name, _), usd in zip(problem.quotas, prices.quota_usd, strict=True)}
             self.quota_usd = np.array([by_project.get(work.project, 0.0) for work in works], dtype=np.float64)
         known = np.where(problem.pressure > 0, problem.pressure, np.nan)
@@ -98,7 +97,7 @@ def candidates_of(reading: Reading, plan: Plan, prices: Prices | None) -> tuple[
     )
     kinds, shares_pct, some = _looked_at(problem, numbers)
     got = _got(reading, plan, terms)
-    found = {key: _of_plan(key[1], items) for key, items in got.items()}
+    found = {key: [*_of_plan(key[1], items)] for key, items in got.items()}
     for item in _best(terms, (kinds, shares_pct, some), got, plan):
         found.setdefault((item.workload, item.gpu_type, item.model), [item])
     own = {need.workload: need.model for need in reading.needs}
@@ -156,8 +155,8 @@ def _best(
     variants = np.flatnonzero(np.isin(problem.variant_workload, works))
     rows = Patterns.singles(kinds, variants, shares_pct)
     rows = rows.take(problem.allowed[problem.kind_pool[rows.kind], rows.variants[:, 0]])
-    judged = Judge(problem).judge_slowed(rows, terms.slowdown(rows))
-    judged = judged.take(np.flatnonzero(judged.lawful))
+    judged = Judge(problem).contents.judge(rows, terms.slowdown(rows), eager=False)
+    judged = judged.take(judged.lawful)
     kind, variant, share = judged.rows.kind, judged.rows.variants[:, 0], judged.rows.shares_pct[:, 0]
     memory_mib, rate_rps = judged.memory_mib[:, 0], judged.capacity_rps[:, 0]
     work = problem.variant_workload[variant]
@@ -225,16 +224,13 @@ def _got(reading: Reading, plan: Plan, terms: _Terms) -> dict[Key, list[_Had]]:
     pool_of = {device: pool for pool, devices in enumerate(reading.pool_devices) for device in devices}
     clocks = {item.device: item.clock_mhz_sm for item in plan.settings}
     last = {int(pool): kind for kind, pool in enumerate(problem.kind_pool)}
-    items, variants = [], []
-    for item in plan.assignments:
-        if item.device in pool_of and item.workload in terms.numbers and item.kind is not WorkloadKind.JOB:
-            variant = problem.variant_of(item.workload, item.model, item.batch)
-            if variant is not None:
-                items.append(item)
-                variants.append(variant)
+    there = (item for item in plan.assignments if item.device in pool_of and item.workload in terms.numbers)
+    services = [item for item in there if item.kind is not WorkloadKind.JOB]
+    variants = [problem.variant_of(item.workload, item.model, item.batch) for item in services]
+    items = [item for item, variant in zip(services, variants, strict=True) if variant is not None]
     listed_usd, worth_usd = terms.cost(
         np.array([last[pool_of[item.device]] for item in items], dtype=np.int64),
-        np.array(variants, dtype=np.int64),
+        np.array([variant for variant in variants if variant is not None], dtype=np.int64),
         np.array([item.share_pct_sm for item in items], dtype=np.int64),
         np.array([item.memory_mib_limit for item in items], dtype=np.float64),
         np.array([item.power_w_planned for item in items], dtype=np.float64),
@@ -259,29 +255,26 @@ def _spent(got: dict[Key, list[_Had]], terms: _Terms) -> dict[WorkloadId, tuple[
     return found
 
 
-def _of_plan(gpu_type: GpuTypeName, items: list[_Had]) -> list[Candidate]:
+def _of_plan(gpu_type: GpuTypeName, items: list[_Had]) -> Iterator[Candidate]:
     """The replicas of one type, those of the same share, batch and clock as one."""
-    found = grouped(items, lambda had: (-had.item.share_pct_sm, had.item.batch, had.clock_mhz))
-    return [_alike(gpu_type, *knobs, mine) for knobs, mine in sorted(found.items())]
-
-
-def _alike(gpu_type: GpuTypeName, less_pct: int, batch: int, clock_mhz: int, items: list[_Had]) -> Candidate:
-    latencies = [had.item.latency_ms_planned for had in items if had.item.latency_ms_planned is not None]
-    codes = sorted({reason.code for had in items for reason in had.item.reasons[:1]})
-    return Candidate(
-        workload=items[0].item.workload,
-        gpu_type=gpu_type,
-        model=items[0].item.model,
-        chosen=True,
-        feasible=True,
-        share_pct_sm=-less_pct,
-        batch=batch,
-        clock_mhz_sm=clock_mhz,
-        memory_mib=max(had.item.memory_mib_limit for had in items),
-        replicas=float(len(items)),
-        latency_ms=max(latencies, default=None),
-        capacity_rps=round(sum(had.item.capacity_rps for had in items) / len(items), 4),
-        usd_per_h=round(sum(had.listed_usd for had in items), 6),
-        usd_per_h_more=0.0,
-        reasons=tuple(Reason(code=code, subject=gpu_type) for code in codes),
-    )
+    alike = grouped(items, lambda had: (-had.item.share_pct_sm, had.item.batch, had.clock_mhz))
+    for (less_pct, batch, clock_mhz), mine in sorted(alike.items()):
+        latencies = [had.item.latency_ms_planned for had in mine if had.item.latency_ms_planned is not None]
+        codes = sorted({reason.code for had in mine for reason in had.item.reasons[:1]})
+        yield Candidate(
+            workload=mine[0].item.workload,
+            gpu_type=gpu_type,
+            model=mine[0].item.model,
+            chosen=True,
+            feasible=True,
+            share_pct_sm=-less_pct,
+            batch=batch,
+            clock_mhz_sm=clock_mhz,
+            memory_mib=max(had.item.memory_mib_limit for had in mine),
+            replicas=float(len(mine)),
+            latency_ms=max(latencies, default=None),
+            capacity_rps=round(sum(had.item.capacity_rps for had in mine) / len(mine), 4),
+            usd_per_h=round(sum(had.listed_usd for had in mine), 6),
+            usd_per_h_more=0.0,
+            reasons=tuple(Reason(code=code, subject=gpu_type) for code in codes),
+        )

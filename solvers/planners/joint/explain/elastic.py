@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from solvers.domain.arrays import Floats, Parallel, Whole
+from solvers.domain.arrays import Whole
 from solvers.domain.change import Target
 from solvers.domain.device import OFFERED, Offer, PowerScope, is_offered
 from solvers.domain.evidence import Resource
@@ -31,6 +31,7 @@ from solvers.planners.joint.reading.formulation import Reading, read
 from solvers.planners.joint.solve.judge import Judge
 from solvers.problems.fleet import under
 from solvers.problems.needs import Need
+from solvers.problems.patterns import Judged
 
 CHARGE = 1000.0
 """For each thing that gives at all, beside its amount."""
@@ -49,17 +50,8 @@ class Give:
     subject: str
     workload: WorkloadId | None = None
     now: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Configs(Parallel):
-    """Single replicas of one workload alone on a device, at one latency limit."""
-
-    pool: Whole
-    share_pct: Whole
-    rate_rps: Floats
-    watts: Floats
-    usd_per_h: Floats
+    left: float = 0.0
+    """By the plan, of a power cap or a quota."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +61,8 @@ class Ask:
     need: Need
     rate_rps: float
     replicas: int
-    configs: Configs
+    configs: Judged
+    """Single replicas of it alone on a device, at one latency limit."""
     budget_left: float
     replicas_left: float
 
@@ -97,7 +90,7 @@ class _ElasticProgramme:
         self.slack: dict[Give, Whole] = {}
         self._device_row = [self._at_most(0.0 if cell.new else cell.devices) for cell in cells]
         self._cap_row = [self._at_most(max(0.0, cap.left)) for cap in room.caps]
-        self._quota_row = {name: self._at_most(quota.left) for name, quota in room.quotas.items()}
+        self._quota_row = {quota.subject: self._at_most(quota.left) for quota in room.quotas}
         pools = room.elastic.problem.pools
         for cell, row in zip(cells, self._device_row, strict=True):
             if cell.new:
@@ -105,10 +98,9 @@ class _ElasticProgramme:
                 self._give(give, row, 1 + pools[cell.pool].usd_per_h, NEW_MAX, integer=True)
         for cap, row in zip(room.caps, self._cap_row, strict=True):
             most = sum(pools[cell.pool].limit_w * cell.devices for cell in cells)
-            give = Give(resource=Resource.POWER_W, subject=cap.name, now=cap.whole)
-            self._give(give, row, WATT_WEIGHT, min(most, WATTS_MAX))
-        for name, row in self._quota_row.items():
-            self._give(Give(resource=Resource.QUOTA_GPU, subject=name, now=room.quotas[name].whole), row, 1.0, NEW_MAX)
+            self._give(cap, row, WATT_WEIGHT, min(most, WATTS_MAX))
+        for quota in room.quotas:
+            self._give(quota, self._quota_row[quota.subject], 1.0, NEW_MAX)
 
     def _at_most(self, upper: float) -> Whole:
         return self.rows.add_rows(np.array([-np.inf]), np.array([upper]))
@@ -138,24 +130,26 @@ class _ElasticProgramme:
         self._give(more, most, 1.0, NEW_MAX, integer=True)
         if (budget := ask.need.budget_usd_per_h) is not None:
             self._give(Give(resource=Resource.BUDGET_USD, subject=own, workload=own, now=budget), money, 1.0, 1e4)
-        closed = self._closed(ask)
+        closed, problem = self._closed(ask), self.room.elastic.problem
+        pool_of = problem.kind_pool[ask.configs.rows.kind]
         for cell, device_row in zip(self.cells, self._device_row, strict=True):
-            gate, pool = closed.get(cell.gpu_type), self.room.elastic.problem.pools[cell.pool]
-            here = ask.configs.take(np.flatnonzero(ask.configs.pool == cell.pool))
-            if not len(here.pool) or (cell.gpu_type in closed and gate is None):
+            gate, pool = closed.get(cell.gpu_type), problem.pools[cell.pool]
+            here = ask.configs.take(np.flatnonzero(pool_of == cell.pool))
+            if not len(here) or (cell.gpu_type in closed and gate is None):
                 continue
-            replicas = rows.add_columns(COST_WEIGHT * here.usd_per_h, np.array([float(cell.devices)]))
-            share = here.share_pct / 100
+            share_pct = here.rows.shares_pct[:, 0]
+            share, usd_per_h = share_pct / 100, pool.usd_per_h * share_pct / 100
+            replicas = rows.add_columns(COST_WEIGHT * usd_per_h, np.array([float(cell.devices)]))
             rows.enter(device_row, replicas, 1.0)
             for cap in cell.caps:
-                rows.enter(self._cap_row[cap], replicas, here.watts + cell.idle_w)
+                rows.enter(self._cap_row[cap], replicas, here.draw_w - pool.idle_w + cell.idle_w)
             if project in self._quota_row:
                 rows.enter(self._quota_row[project], replicas, share * pool.gpu_part)
             if ask.rate_rps > 0:
-                rows.enter(demand, replicas, here.rate_rps / ask.rate_rps)
+                rows.enter(demand, replicas, here.capacity_rps[:, 0] / ask.rate_rps)
             for row in (floor, most) if gate is None else (floor, most, gate):
                 rows.enter(row, replicas, 1.0)
-            rows.enter(money, replicas, share * float(self.room.elastic.problem.budget_usd[cell.pool]))
+            rows.enter(money, replicas, share * float(problem.budget_usd[cell.pool]))
 
     def _closed(self, ask: Ask) -> dict[GpuTypeName, Whole | None]:
         """Types that it may not use: the row that opens each, or None where it stays shut."""
@@ -172,32 +166,18 @@ class _ElasticProgramme:
         return found
 
 
-def configs_of(judge: Judge, number: int) -> Configs:
+def configs_of(judge: Judge, number: int) -> Judged:
     """One workload's configurations: on each pool those that no other beats in rate, watts and share at once."""
-    problem = judge.problem
-    mine = np.flatnonzero(problem.variant_workload == number)
-    judged = judge.alone(np.arange(problem.kinds), mine, problem.shares_pct)
-    rate, share = judged.capacity_rps[:, 0], judged.rows.shares_pct[:, 0]
-    pool = problem.kind_pool[judged.rows.kind]
-    watts = judged.draw_w - judge.idle_w[pool]
-    keep = [
-        index
-        for each in range(len(problem.pools))
-        for index in _pareto(np.flatnonzero((pool == each) & (rate > 0)), rate, watts, share)
-    ]
-    price = np.array([item.usd_per_h for item in problem.pools])
-    every_one = Configs(pool=pool, share_pct=share, rate_rps=rate, watts=watts, usd_per_h=price[pool] * share / 100)
-    return every_one.take(np.array(keep, dtype=np.int64))
-
-
-def _pareto(rows: Whole, rate: Floats, watts: Floats, share: Whole) -> list[int]:
-    """Those of some rows that no other beats in all three."""
-    ordered = sorted(rows.tolist(), key=lambda row: (-rate[row], watts[row], share[row]))
-    kept: list[int] = []
-    for row in ordered:
-        if not any(watts[other] <= watts[row] and share[other] <= share[row] for other in kept):
-            kept.append(row)
-    return kept
+    judged = judge.alone_of(number)
+    rate, watts, share = judged.capacity_rps[:, 0], judged.draw_w, judged.rows.shares_pct[:, 0]
+    pool, kept = judge.problem.kind_pool[judged.rows.kind], list[int]()
+    for each in range(len(judge.problem.pools)):
+        front, able = list[int](), (pool == each) & (rate > 0)
+        for row in (at for at in np.lexsort((share, watts, -rate)).tolist() if able[at]):
+            if not any(watts[other] <= watts[row] and share[other] <= share[row] for other in front):
+                front.append(row)
+        kept += front
+    return judged.take(np.array(kept, dtype=np.int64))
 
 
 NEW = "more-"
@@ -220,15 +200,6 @@ class Cell:
     new: bool = False
     idle_w: float = 0.0
     """What one draws more than now by being there."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
-    """A power cap, W, or a project's quota, GPUs; and what the plan leaves of it."""
-
-    name: str
-    whole: float
-    left: float
 
 
 class Room:
@@ -258,15 +229,16 @@ class Room:
             self._over[row, inside[cap.scope, cap.subject]] = True
         idle = fleet.unrented & np.array([device.id not in watts for device in fleet.devices], dtype=np.bool_)
         drawn_w = np.minimum(fleet.limit_w, fleet.idle_w + [watts[device.id] for device in fleet.devices])
+        left_w = [cap.limit_w for cap in self._wide] - self._over @ np.where(idle, 0.0, drawn_w)
         self.caps = tuple(
-            Limit(name=f"{cap.scope.value}/{cap.subject}", whole=cap.limit_w, left=cap.limit_w - float(drawn))
-            for cap, drawn in zip(self._wide, self._over @ np.where(idle, 0.0, drawn_w), strict=True)
+            Give(resource=Resource.POWER_W, subject=f"{cap.scope.value}/{cap.subject}", now=cap.limit_w, left=left)
+            for cap, left in zip(self._wide, left_w.tolist(), strict=True)
         )
-        self.quotas = {
-            item.name: Limit(name=item.name, whole=item.quota_gpus, left=max(0.0, item.quota_gpus - used[item.name]))
-            for item in picture.projects
-            if item.quota_gpus is not None
-        }
+        quotas = ((item.name, item.quota_gpus) for item in picture.projects if item.quota_gpus is not None)
+        self.quotas = tuple(
+            Give(resource=Resource.QUOTA_GPU, subject=name, now=gpus, left=max(0.0, gpus - used[name]))
+            for name, gpus in quotas
+        )
         usable = (device for device, usable in zip(fleet.devices, fleet.usable, strict=True) if usable)
         self.types = Counter(device.gpu_type for device in usable)
         stands = {item.device for item in stays}

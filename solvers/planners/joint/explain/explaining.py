@@ -194,7 +194,7 @@ class _Teller:
             return
         single = (settle(self.room, [ask], frozenset({kind})) for kind in sorted(_EVERYTHING, key=list(Resource).index))
         found = [[*self._told(given, gap.workload)] for given in single if given]
-        found += [self._looser(gap, need, None), self._more_memory(need), self._yielding(need, ask)]
+        found += [self._looser(gap, need, frozenset()), self._more_memory(need), self._yielding(need, ask)]
         for number, way in enumerate(filter(None, found), start=1):
             yield from (replace(item, way=number) for item in way)
         if not any(found):
@@ -207,9 +207,9 @@ class _Teller:
         promises: list[Relaxation] = []
         for gap in gaps:
             ask = self._ask(gap, 1.0)
-            if ask is not None and not len(ask.configs.pool):
+            if ask is not None and not len(ask.configs):
                 need = self.needs[gap.workload]
-                way = self._looser(gap, need, None) or self._looser(gap, need, _EVERYTHING)
+                way = self._looser(gap, need, frozenset()) or self._looser(gap, need, _EVERYTHING)
                 promises += way
                 ask = self._ask(gap, way[0].value_needed / way[0].value_now) if way else None
             if ask is None:
@@ -280,18 +280,18 @@ class _Teller:
 
     # -- what the programme cannot be asked ---------------------------------------------------------------------------
 
-    def _looser(self, gap: Unplaced, need: Need, may_give: frozenset[Resource] | None) -> list[Relaxation]:
+    def _looser(self, gap: Unplaced, need: Need, may_give: frozenset[Resource]) -> list[Relaxation]:
         """The shortest promise that lets it be served with what there is, or, where others may give as well, with no
         more things giving than at any promise.
         """
-        most = self._things(gap, LOOSER_MAX, may_give)
-        if need.limit_ms is None or most is None:
+        given = self._given(gap, LOOSER_MAX, may_give)
+        if need.limit_ms is None or given is None:
             return []
-        low, high = 0.0, math.log(LOOSER_MAX)
+        most, low, high = sum(given.values()), 0.0, math.log(LOOSER_MAX)
         for _ in range(HALVINGS):
             middle = (low + high) / 2
-            things = self._things(gap, math.exp(middle), may_give)
-            low, high = (low, middle) if things is not None and things <= most else (middle, high)
+            given = self._given(gap, math.exp(middle), may_give)
+            low, high = (low, middle) if given is not None and sum(given.values()) <= most else (middle, high)
         limit_ms = need.limit_ms * math.exp(high)
         # To three digits, never shorter.
         unit, own = 10.0 ** (math.floor(math.log10(limit_ms)) - 2), need.workload
@@ -301,17 +301,15 @@ class _Teller:
     def _looser_and_more(self, gap: Unplaced, need: Need) -> Iterator[Relaxation]:
         """A longer promise and what else has to give with it."""
         for promise in self._looser(gap, need, _EVERYTHING):
-            ask = self._ask(gap, promise.value_needed / promise.value_now)
-            given = None if ask is None else settle(self.room, [ask], _EVERYTHING)
+            given = self._given(gap, promise.value_needed / promise.value_now, _EVERYTHING)
             if given is not None:
                 yield promise
                 yield from self._told(given, gap.workload)
 
-    def _things(self, gap: Unplaced, looser: float, may_give: frozenset[Resource] | None) -> float | None:
-        """How much would have to give at a longer promise; None where it is not served."""
+    def _given(self, gap: Unplaced, looser: float, may_give: frozenset[Resource]) -> dict[Give, float] | None:
+        """What would have to give at a longer promise; None where it is not served."""
         ask = self._ask(gap, looser)
-        given = None if ask is None else settle(self.room, [ask], may_give or frozenset())
-        return None if given is None else sum(given.values()) + FULLY
+        return None if ask is None else settle(self.room, [ask], may_give)
 
     def _more_memory(self, need: Need) -> list[Relaxation]:
         """Where memory alone rules a type out: what a device of it would have to have."""

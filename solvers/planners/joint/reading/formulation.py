@@ -48,7 +48,7 @@ from solvers.problems.jobs import job_worth, must_run, trains_first
 from solvers.problems.joint import WHOLE_PCT, JointProblem, Variant, Workload
 from solvers.problems.margins import with_margins
 from solvers.problems.needs import Need, needs_of, open_ended_services
-from solvers.problems.patterns import Standing
+from solvers.problems.patterns import Layout, Pattern
 
 JOBS_AMONG = (1, 2, 3, 4)
 """So many jobs may part one's share, whatever was measured beside them."""
@@ -84,8 +84,8 @@ class Reading:
     refusals: Mapping[tuple[WorkloadId, GpuTypeName], Reason]
     """Why a workload can have no replica on any device of a type, however much were free."""
 
-    standing_patterns: tuple[Standing, ...]
-    """The same as patterns, as far as they are lawful and keep their promises, at the clocks that stand."""
+    stands: Layout
+    """The same as a layout, as far as they are lawful and keep their promises, at the clocks that stand."""
     open_ended: frozenset[WorkloadId]
     """Services that can always use more and may be given what is spare."""
 
@@ -119,7 +119,7 @@ def read(snapshot: Snapshot, movable: tuple[WorkloadId, ...]) -> Reading:
         fleet=fleet,
         kept=tuple(_as_of_today(item, appraisal, asked[item.workload]) for item in staying.kept),
         standing=standing,
-        standing_patterns=_patterns(picture, pools, problem, standing),
+        stands=_layout(picture, pools, problem, standing),
         open_ended=_open_ended(picture),
         refusals=refusals | hopeless,
     )
@@ -146,9 +146,9 @@ def _standing(
     return {device: tuple(items) for device, items in sorted(found.items())}
 
 
-def _patterns(
+def _layout(
     picture: Snapshot, pools: Pools, problem: JointProblem, standing: Mapping[DeviceId, tuple[Stands, ...]]
-) -> tuple[Standing, ...]:
+) -> Layout:
     """Of the kinds at a clock the first that bears a device's contents: those who are known bear each other best."""
     clocks = {item.device: item.clock_mhz_sm for item in picture.target.settings}
     found: Counter[tuple[int, int, tuple[Member, ...]]] = Counter()
@@ -163,13 +163,13 @@ def _patterns(
                 clock = clocks.get(device) or 0
                 clock = clock if clock in listed else listed[-1]
                 found[pool, clock, tuple(members)] += 1
-    made, judge = [], Judge(problem)
+    made, judge = dict[Pattern, int](), Judge(problem)
     for (pool, clock, held), count in sorted(found.items()):
         judged = (judge.one(kind, held) for kind in problem.like(pool, clock))
         pattern = next((pattern for pattern in judged if pattern is not None), None)
         if pattern is not None:
-            made.append(Standing(pattern=pattern, devices=count))
-    return tuple(made)
+            made[pattern] = count
+    return Layout.of(made)
 
 
 def _open_ended(picture: Snapshot) -> frozenset[WorkloadId]:
@@ -199,14 +199,14 @@ class _Draft:
         needs = tuple(item.need for item in left)
         self.variants = variants_of(needs, picture.models_by_name())
         types, models = {pool.gpu_type for pool in pools.pools}, {item.model for item in self.variants}
-        self.layers = layers_of(item for item in picture.profiles if item.model in models and item.gpu_type in types)
+        useful = [item for item in picture.profiles if item.model in models and item.gpu_type in types]
+        self.layers = tuple(layers_of(useful))
         self.measured = {(model, layer.gpu_type) for layer in self.layers for model in layer.models}
         self.colocation = Colocation(picture, needs, self.variants)
         # One row for every variant.
         self.arrays = _arrays(picture, self._kinds(), self.layers, needs, self.variants)
-        self.colocation.separate_unknown(self.arrays)
-        self.colocation.slow_beside_rests(self.arrays)
-        workloads = workloads_of(left, fleet.foes, picture.policy, np.zeros(len(left)))
+        self.colocation.apply(self.arrays)
+        workloads = tuple(workloads_of(left, fleet.foes, picture.policy, np.zeros(len(left))))
         room_mib = np.array([pool.memory_mib for pool in pools.pools], dtype=np.float64)
         last = np.searchsorted(self.kind_pool, np.arange(len(pools.pools)), side="right") - 1
         self.alone = alone_of(self.arrays, workloads, self.variants, self.kind_table[last], room_mib)

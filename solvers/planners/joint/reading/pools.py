@@ -79,17 +79,17 @@ class _Domain:
 
 def pools_of(snapshot: Snapshot, fleet: Fleet, held: Iterable[DeviceId], *, by_failure_domain: bool) -> Pools:
     """Pools of all usable devices but the `held` ones; the fleet's books must carry what stands on those."""
-    base = _Base(snapshot, fleet, set(held), by_failure_domain=by_failure_domain)
-    domains = [
-        item for item in _domains(snapshot, fleet, base) if base.limit_w[item.devices].sum() > item.limit_w + DUST_W
-    ]
-    chosen, pool_of = np.flatnonzero(base.group >= 0), np.full(len(fleet.devices), -1, dtype=np.int64)
-    alike = np.column_stack([base.group, *_signatures(base, domains)])[chosen]
+    limit_w = _limits_w(snapshot, fleet)
+    group = _groups(fleet, set(held), limit_w, by_failure_domain=by_failure_domain)
+    every = _domains(snapshot, fleet, group, limit_w)
+    domains = [item for item in every if limit_w[item.devices].sum() > item.limit_w + DUST_W]
+    chosen, pool_of = np.flatnonzero(group >= 0), np.full(len(fleet.devices), -1, dtype=np.int64)
+    alike = np.column_stack([group, *_signatures(group, domains)])[chosen]
     keys, number = np.unique(alike, axis=0, return_inverse=True)
     pool_of[chosen] = number.ravel()
     members, pools = [np.flatnonzero(pool_of == index).tolist() for index in range(len(keys))], []
     for index, items in enumerate(members):
-        pool = _pool(fleet, items[0], float(base.limit_w[items[0]]))
+        pool = _pool(fleet, items[0], float(limit_w[items[0]]))
         domain = pool.failure_domain if by_failure_domain else 0
         pools.append(replace(pool, name=f"{pool.name}-{index}", devices=len(items), failure_domain=domain))
     return Pools(
@@ -97,33 +97,30 @@ def pools_of(snapshot: Snapshot, fleet: Fleet, held: Iterable[DeviceId], *, by_f
         first=tuple(items[0] for items in members),
         rests=(None,) * len(members),
         devices=tuple(tuple(fleet.devices[item].id for item in items) for items in members),
-        caps=tuple(_caps(domains, pool_of, base, len(keys))),
+        caps=tuple(_caps(domains, pool_of, group, len(keys))),
     )
 
 
-class _Base:
-    """Devices in groups, before power domains divide these."""
-
-    def __init__(self, snapshot: Snapshot, fleet: Fleet, held: set[DeviceId], *, by_failure_domain: bool) -> None:
-        # Of each device its group (-1: in no pool) and its limit.
-        self.group, self.limit_w = np.full(len(fleet.devices), -1, dtype=np.int64), _limits_w(snapshot, fleet)
-        usable = fleet.usable & (fleet.closed == 0) & (fleet.clients_free > 0)
-        seen: dict[tuple[object, ...], int] = {}
-        for index, device in enumerate(fleet.devices):
-            if not usable[index] or device.id in held:
-                continue
-            key = (
-                int(fleet.class_of[index]),
-                float(fleet.memory_free[index]),
-                int(fleet.clients_free[index]),
-                float(fleet.share_free[index]),
-                bool(fleet.occupants[index]),
-                fleet.taints[index],
-                device.colocation,
-                float(self.limit_w[index]),
-                int(fleet.failure_domain[index]) if by_failure_domain else 0,
-            )
-            self.group[index] = seen.setdefault(key, len(seen))
+def _groups(fleet: Fleet, held: set[DeviceId], limit_w: Floats, *, by_failure_domain: bool) -> Whole:
+    """Of each device its group, before power domains divide these; -1: in no pool."""
+    group, seen = np.full(len(fleet.devices), -1, dtype=np.int64), dict[tuple[object, ...], int]()
+    usable = fleet.usable & (fleet.closed == 0) & (fleet.clients_free > 0)
+    for index, device in enumerate(fleet.devices):
+        if not usable[index] or device.id in held:
+            continue
+        key = (
+            int(fleet.class_of[index]),
+            float(fleet.memory_free[index]),
+            int(fleet.clients_free[index]),
+            float(fleet.share_free[index]),
+            bool(fleet.occupants[index]),
+            fleet.taints[index],
+            device.colocation,
+            float(limit_w[index]),
+            int(fleet.failure_domain[index]) if by_failure_domain else 0,
+        )
+        group[index] = seen.setdefault(key, len(seen))
+    return group
 
 
 def _limits_w(snapshot: Snapshot, fleet: Fleet) -> Floats:
@@ -132,45 +129,45 @@ def _limits_w(snapshot: Snapshot, fleet: Fleet) -> Floats:
     return np.minimum(fleet.limit_w, [caps.get(device.id, np.inf) for device in fleet.devices])
 
 
-def _domains(snapshot: Snapshot, fleet: Fleet, base: _Base) -> Iterable[_Domain]:
+def _domains(snapshot: Snapshot, fleet: Fleet, group: Whole, limit_w: Floats) -> Iterable[_Domain]:
     """Nodes, racks and the cluster with a cap, less what devices outside pools draw in them."""
-    draw_w = np.minimum(base.limit_w, fleet.idle_w + fleet.dynamic_w)
+    draw_w = np.minimum(limit_w, fleet.idle_w + fleet.dynamic_w)
     members = under(snapshot, fleet.devices)
     for cap in snapshot.power_caps:
         inside = members[cap.scope, cap.subject]
-        pooled = inside[base.group[inside] >= 0]
+        pooled = inside[group[inside] >= 0]
         if len(pooled) and cap.scope is not PowerScope.DEVICE:
             others_w = float(draw_w[inside].sum() - draw_w[pooled].sum())
             # What is idle is drawn whatever a plan does, but by nothing that is not rented.
             idle_w = float(fleet.idle_w[pooled].sum())
             unrented_w = sum(float(fleet.idle_w[item]) for item in pooled if is_offered(fleet.devices[item].node))
-            limit_w = max(cap.limit_w - others_w + unrented_w, idle_w)
-            yield _Domain(scope=cap.scope, subject=cap.subject, devices=pooled, limit_w=limit_w)
+            most_w = max(cap.limit_w - others_w + unrented_w, idle_w)
+            yield _Domain(scope=cap.scope, subject=cap.subject, devices=pooled, limit_w=most_w)
 
 
-def _signatures(base: _Base, domains: list[_Domain]) -> tuple[Whole, Whole]:
+def _signatures(group: Whole, domains: list[_Domain]) -> tuple[Whole, Whole]:
     """Kind of node and number of rack of each device, -1 where no cap binds."""
-    node_kind, rack = (np.full(len(base.group), -1, dtype=np.int64) for _ in range(2))
+    node_kind, rack = (np.full(len(group), -1, dtype=np.int64) for _ in range(2))
     kinds: dict[tuple[object, ...], int] = {}
     for number, domain in enumerate(domains):
         if domain.scope is PowerScope.NODE:
-            node_kind[domain.devices] = kinds.setdefault(_composition(domain, base), len(kinds))
+            node_kind[domain.devices] = kinds.setdefault(_composition(domain, group), len(kinds))
         elif domain.scope is PowerScope.RACK:
             rack[domain.devices] = number
     return node_kind, rack
 
 
-def _composition(domain: _Domain, base: _Base) -> tuple[object, ...]:
+def _composition(domain: _Domain, group: Whole) -> tuple[object, ...]:
     """What two nodes must have in common to be alike: the same mix, however many of it, and the same watts for each."""
-    groups, counts = np.unique(base.group[domain.devices], return_counts=True)
+    groups, counts = np.unique(group[domain.devices], return_counts=True)
     times = int(np.gcd.reduce(counts))
     return round(domain.limit_w / times, 3), groups.tobytes(), (counts // times).tobytes()
 
 
-def _caps(domains: list[_Domain], pool_of: Whole, base: _Base, pools: int) -> Iterable[Cap]:
+def _caps(domains: list[_Domain], pool_of: Whole, group: Whole, pools: int) -> Iterable[Cap]:
     def alike(domain: _Domain) -> tuple[object, ...]:
         is_node = domain.scope is PowerScope.NODE
-        return _composition(domain, base) if is_node else (domain.scope, domain.subject)
+        return _composition(domain, group) if is_node else (domain.scope, domain.subject)
 
     for like in grouped(domains, alike).values():
         inside = pool_of[np.concatenate([domain.devices for domain in like])]

@@ -27,7 +27,7 @@ from solvers.domain.profile import Profile
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import WorkloadKind
 from solvers.models.options import MEMORY_FACTOR, MEMORY_STEP_MIB
-from solvers.models.table import grids_of, stacks
+from solvers.models.table import Grid, grids_of, stacks
 from solvers.planners.joint.reading.pools import Rest
 from solvers.problems.joint import Variant
 from solvers.problems.needs import Need
@@ -54,18 +54,12 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """Profiles of equal axes at one clock: mean, tail and power are model x share x batch, memory is model x batch."""
+    """Profiles of equal axes at one clock."""
 
     gpu_type: GpuTypeName
     models: tuple[ModelName, ...]
-    clock_mhz: int
-    shares_pct: Whole
-    batches: Whole
-    mean_ms: Floats
-    tail_ms: Floats
-    power_w: Floats
-    memory_mib: Floats
-    measured: Flags
+    grid: Grid
+    """Model x share x batch, memory is model x batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,62 +87,44 @@ def axes_of(
     """The common grid: the steps next to every measured share on a device with such a part of the SMs, and every
     measured batch; `shares` and `batches` are wanted besides.
     """
-    exact = np.unique(np.concatenate([np.array([100.0]), *(layer.shares_pct for layer in layers)]))
+    exact = np.unique(np.concatenate([np.array([100.0]), *(layer.grid.shares_pct for layer in layers)]))
     steps: set[int] = {100, *shares}
     for part in set(sm_parts):
         on_device = exact / part / step_pct
         for rounded in (np.floor(on_device + DUST), np.ceil(on_device - DUST)):
             steps |= {int(item) * step_pct for item in rounded}
-    wanted = {1, *batches, *(int(batch) for layer in layers for batch in layer.batches)}
+    wanted = {1, *batches, *(int(batch) for layer in layers for batch in layer.grid.batches)}
     shares_pct = np.array(sorted(step for step in steps if 1 <= step <= 100), dtype=np.int64)
     return shares_pct, np.array(sorted(wanted), dtype=np.int64)
 
 
-def layers_of(profiles: Iterable[Profile]) -> tuple[Layer, ...]:
+def layers_of(profiles: Sequence[Profile]) -> Iterator[Layer]:
     """Everything measured alone, by GPU type and clock."""
-    listed = list(profiles)
-    return (*_of_grids(listed), *_of_points(listed))
-
-
-def _of_grids(profiles: list[Profile]) -> Iterator[Layer]:
     for stack in stacks(profiles):
         types = [gpu_type for _, gpu_type in stack.keys]
         for gpu_type, rows in grouped(range(len(types)), types.__getitem__).items():
             for place in np.flatnonzero(stack.measured[rows].any(axis=(0, 2, 3))).tolist():
-                yield Layer(
-                    gpu_type=gpu_type,
-                    models=tuple(stack.keys[row][0] for row in rows),
-                    clock_mhz=int(stack.clocks_mhz[place]),
+                grid = Grid(
+                    clock_mhz_sm=int(stack.clocks_mhz[place]),
                     shares_pct=stack.shares_pct,
                     batches=stack.batches,
-                    mean_ms=stack.mean_ms[rows, place],
-                    tail_ms=stack.tail_ms[rows, place],
+                    latency_ms_mean=stack.mean_ms[rows, place],
+                    latency_ms_tail=stack.tail_ms[rows, place],
                     power_w=stack.power_w[rows, place],
                     memory_mib=stack.memory_mib[rows, place],
                     measured=stack.measured[rows, place],
                 )
-
-
-def _of_points(profiles: list[Profile]) -> Iterator[Layer]:
+                yield Layer(gpu_type=gpu_type, models=tuple(stack.keys[row][0] for row in rows), grid=grid)
+    cells = ("latency_ms_mean", "latency_ms_tail", "power_w", "memory_mib", "measured")
     for profile in profiles:
         for grid in grids_of(profile) if profile.grid is None else ():
-            yield Layer(
-                gpu_type=profile.gpu_type,
-                models=(profile.model,),
-                clock_mhz=grid.clock_mhz_sm,
-                shares_pct=grid.shares_pct,
-                batches=grid.batches,
-                mean_ms=grid.latency_ms_mean[None],
-                tail_ms=grid.latency_ms_tail[None],
-                power_w=grid.power_w[None],
-                memory_mib=grid.memory_mib[None],
-                measured=grid.measured[None],
-            )
+            one = replace(grid, **{name: getattr(grid, name)[None] for name in cells})
+            yield Layer(gpu_type=profile.gpu_type, models=(profile.model,), grid=one)
 
 
 def clocks_of(layers: Iterable[Layer], gpu_type: GpuType) -> tuple[int, ...]:
     """Clocks of a type worth running: the lowest one that each measured clock is good for, and the highest."""
-    measured = {layer.clock_mhz for layer in layers if layer.gpu_type == gpu_type.name}
+    measured = {layer.grid.clock_mhz_sm for layer in layers if layer.gpu_type == gpu_type.name}
     listed = [next((item for item in gpu_type.clocks_mhz_sm if item >= clock), None) for clock in measured]
     return tuple(sorted({gpu_type.clock_mhz_sm_max, *(item for item in listed if item is not None)}))
 
@@ -167,32 +143,33 @@ def fill(
     mean, tail, power = (np.full(shape, np.inf) for _ in range(3))
     memory, used = (np.full((shape[0], shape[1], shape[3]), np.inf) for _ in range(2))
     place = {model: index for index, model in enumerate(models)}
-    by_type = grouped(sorted(layers, key=lambda item: item.clock_mhz), lambda layer: layer.gpu_type)
+    by_type = grouped(sorted(layers, key=lambda item: item.grid.clock_mhz_sm), lambda layer: layer.gpu_type)
     for index, table in enumerate(tables):
         for layer in by_type[table.gpu_type.name]:
-            if layer.clock_mhz > table.clock_mhz:
+            grid = layer.grid
+            if grid.clock_mhz_sm > table.clock_mhz:
                 break
-            known: Flags = np.asarray(layer.measured.any(axis=(1, 2)))
+            known: Flags = np.asarray(grid.measured.any(axis=(1, 2)))
             rows = np.array([place[item] for item, wanted in zip(layer.models, known, strict=True) if wanted])
-            columns = np.searchsorted(batches, layer.batches)
-            chords = _Chords(layer, known, shares_pct.astype(np.float64) * table.sm_part)
-            power_w, gpu_type = layer.power_w[known], table.gpu_type
-            guess = (gpu_type.power_limit_w_max - gpu_type.idle_w) * layer.shares_pct / 100
+            columns = np.searchsorted(batches, grid.batches)
+            chords = _Chords(grid, known, shares_pct.astype(np.float64) * table.sm_part)
+            power_w, gpu_type = grid.power_w[known], table.gpu_type
+            guess = (gpu_type.power_limit_w_max - gpu_type.idle_w) * grid.shares_pct / 100
             watts = np.where(np.isnan(power_w), guess[None, :, None], power_w)
             at = np.ix_(rows, np.arange(shape[2]), columns)
             # A higher clock replaces all that a lower one said of its models.
             drawn = np.maximum(chords.watts(watts), watts[:, chords.step])
             for into, cells in (
-                (mean, chords.latency(layer.mean_ms[known])),
-                (tail, chords.latency(layer.tail_ms[known])),
+                (mean, chords.latency(grid.latency_ms_mean[known])),
+                (tail, chords.latency(grid.latency_ms_tail[known])),
                 (power, drawn),
             ):
                 into[index, rows] = np.inf
                 into[index][at] = cells
-            limits = np.ceil(layer.memory_mib[known] * MEMORY_FACTOR / MEMORY_STEP_MIB) * MEMORY_STEP_MIB
+            limits = np.ceil(grid.memory_mib[known] * MEMORY_FACTOR / MEMORY_STEP_MIB) * MEMORY_STEP_MIB
             memory[index, rows] = used[index, rows] = np.inf
             memory[index][np.ix_(rows, columns)] = np.where(np.isfinite(limits), limits, np.inf)
-            used[index][np.ix_(rows, columns)] = layer.memory_mib[known]
+            used[index][np.ix_(rows, columns)] = grid.memory_mib[known]
         if table.exclusive:
             for into in (mean, tail, power):
                 into[index, :, :-1] = np.inf
@@ -211,9 +188,9 @@ def fill(
 class _Chords:
     """For every wanted share and every cell of it, the measured shares on both sides and the weight of the upper."""
 
-    def __init__(self, layer: Layer, known: Flags, wanted_pct: Floats) -> None:
-        shares = layer.shares_pct.astype(np.float64)
-        measured = layer.measured[known]
+    def __init__(self, grid: Grid, known: Flags, wanted_pct: Floats) -> None:
+        shares = grid.shares_pct.astype(np.float64)
+        measured = grid.measured[known]
         at = np.searchsorted(shares, wanted_pct + DUST, side="right") - 1
         after = np.minimum(np.searchsorted(shares, wanted_pct - DUST), len(shares))
         # All cells are measured, so that the neighbours are the same for all.
@@ -285,36 +262,34 @@ class Colocation:
     def _own(self, gpu_type: GpuTypeName) -> _Pressing:
         profiles = [self.profiles.get((item.model, gpu_type)) for item in self.variants]
         told = [None if item is None else item.interference for item in profiles]
+        laws = [(0.0, 1.0, 0.0) if item is None else (item.pressure, item.exponent, item.sensitivity) for item in told]
+        pressure, exponent, sensitivity = np.array(laws, dtype=np.float64).reshape(-1, 3).T
         return _Pressing(
             runs=np.array([item is not None for item in profiles], dtype=bool),
             known=np.array([item is not None for item in told], dtype=bool),
-            pressure=np.array([0.0 if item is None else item.pressure for item in told], dtype=np.float64),
-            exponent=np.array([1.0 if item is None else item.exponent for item in told], dtype=np.float64),
-            sensitivity=np.array([0.0 if item is None else item.sensitivity for item in told], dtype=np.float64),
+            pressure=pressure,
+            exponent=exponent,
+            sensitivity=sensitivity,
         )
 
-    def separate_unknown(self, arrays: Arrays) -> None:
-        """Keep those whose pressure is unknown out of the tables for the others; in place."""
-        for row, table in enumerate(arrays.tables):
-            if table.known:
-                for cells in (arrays.mean_ms, arrays.tail_ms):
-                    cells[row, self.unknown(table.gpu_type.name)] = np.inf
-
-    def slow_beside_rests(self, arrays: Arrays) -> None:
-        """What stays on a device slows what joins it, and bears it or not; in place."""
+    def apply(self, arrays: Arrays) -> None:
+        """Keep those whose pressure is unknown out of the tables for the others; what stays on a device slows what
+        joins it, and bears it or not; in place.
+        """
         shares = arrays.shares_pct
         for row, table in enumerate(arrays.tables):
-            if (rest := table.rest) is None:
+            if not (table.known or table.rest):
                 continue
-            unknown, own = self.unknown(table.gpu_type.name), self._own(table.gpu_type.name)
-            part = (shares * table.sm_part / 100)[None, :]
-            presses = own.pressure[:, None] * part ** own.exponent[:, None]
-            bears = np.where(unknown[:, None], rest.bears_unknown, presses <= rest.pressure_max + DUST)
-            fits = bears & (shares <= rest.share_pct)[None, :]
-            margin = np.where(unknown | rest.unknown, self.margin, 1.0)
-            slow = np.where(unknown, self.margin, margin * (1 + own.sensitivity * rest.pressure))
+            unknown, own, rest = self.unknown(table.gpu_type.name), self._own(table.gpu_type.name), table.rest
+            slow = np.where(unknown, np.inf, 1.0)[:, None]
+            if rest is not None:
+                presses = own.pressure[:, None] * (shares * table.sm_part / 100)[None, :] ** own.exponent[:, None]
+                bears = np.where(unknown[:, None], rest.bears_unknown, presses <= rest.pressure_max + DUST)
+                margin = np.where(unknown | rest.unknown, self.margin, 1.0)
+                beside = np.where(unknown, self.margin, margin * (1 + own.sensitivity * rest.pressure))
+                slow = np.where(bears & (shares <= rest.share_pct)[None, :], beside[:, None], np.inf)
             for cells in (arrays.mean_ms, arrays.tail_ms):
-                cells[row] = np.where(fits[:, :, None], cells[row] * slow[:, None, None], np.inf)
+                cells[row] *= slow[:, :, None]
 
     def pressures(self, columns: Whole, arrays: Arrays) -> tuple[Floats, Floats, Floats, Floats]:
         """Pressure, exponent, sensitivity and crowd by table and chosen variant. Pressure is that of the whole device,

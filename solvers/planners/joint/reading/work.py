@@ -37,6 +37,7 @@ from solvers.domain.workload import AntiAffinity, ModelVariant, TrainingJob, Wor
 from solvers.models.appraisal import Appraisal
 from solvers.models.serving.token_plans import TokenPromise, choices
 from solvers.models.table import Tables
+from solvers.models.worth import LAUNCH_S_DEFAULT
 from solvers.planners.joint.reading.pools import Pools
 from solvers.planners.joint.reading.tables import Arrays
 from solvers.planners.seating import standing_seat
@@ -46,8 +47,6 @@ from solvers.problems.needs import Need, iterations_per_s, job_memory_mib, pinne
 from solvers.problems.patterns import promises_of
 from solvers.problems.promise import PERCENTILE_MAX, UTILISATION_MIN, bearable
 
-LAUNCH_S_DEFAULT = 10.0
-"""For models that are not in the catalogue (training jobs)."""
 UNSERVED_FACTOR = 20.0
 """Leaving a rate unserved counts at least so many times what serving it could cost."""
 UNSERVED_USD_MAX = 1e6
@@ -92,16 +91,15 @@ def variants_of(needs: tuple[Need, ...], models: Mapping[ModelName, ModelVariant
 
 def workloads_of(
     left: tuple[Left, ...], foes: Mapping[WorkloadId, set[WorkloadId]], policy: Policy, unserved_usd: Floats
-) -> tuple[Workload, ...]:
+) -> Iterator[Workload]:
     """Workloads in the order of what is left; what a job's rate and value are is for the caller to say."""
     number = {item.need.workload: index for index, item in enumerate(left)}
-    found = []
     for item, usd in zip(left, unserved_usd, strict=True):
         need, is_job = item.need, item.need.kind is WorkloadKind.JOB
         busy = utilisation_open(policy) if need.open_ended else policy.utilisation_max
         quantile = min(need.percentile, PERCENTILE_MAX) / 100
         alone = is_job or need.affinity.anti_affinity is AntiAffinity.HARD
-        made = Workload(
+        yield Workload(
             id=need.workload,
             project=need.project,
             rate_rps=max(item.rate_rps, RATE_RPS_LEAST),
@@ -122,8 +120,6 @@ def workloads_of(
             priority=need.priority,
             limit_fixed=need.tokens is not None,
         )
-        found.append(made)
-    return tuple(found)
 
 
 def allowed_of(fleet: Fleet, pools: Pools, needs: tuple[Need, ...], variants: tuple[Variant, ...]) -> Flags:
@@ -257,26 +253,22 @@ def staying_of(
         kept.extend(item for item, _ in good)
         budget = math.inf if need.budget_usd_per_h is None else need.budget_usd_per_h
         capacity_rps = sum(capacity for _, capacity in good)
-        left.append(
-            Left(
-                need=need,
-                rate_rps=max(0.0, need.rate_rps - capacity_rps),
-                rate_least_rps=max(0.0, need.rate_rps_least - capacity_rps),
-                replicas_min=max(0, need.replicas_floor - len(good)),
-                replicas_max=max(0, need.replicas_max - len(good)),
-                budget_usd_per_h=max(0.0, budget - sum(books.usd_per_h(item) for item, _ in good)),
-                domains_held=frozenset(int(fleet.failure_domain[fleet.index[item.device]]) for item, _ in good),
-            )
+        rest = Left(
+            need=need,
+            rate_rps=max(0.0, need.rate_rps - capacity_rps),
+            rate_least_rps=max(0.0, need.rate_rps_least - capacity_rps),
+            replicas_min=max(0, need.replicas_floor - len(good)),
+            replicas_max=max(0, need.replicas_max - len(good)),
+            budget_usd_per_h=max(0.0, budget - sum(books.usd_per_h(item) for item, _ in good)),
+            domains_held=frozenset(int(fleet.failure_domain[fleet.index[item.device]]) for item, _ in good),
         )
+        wants = need.kind is WorkloadKind.JOB or rest.rate_rps > 0 or rest.replicas_min > 0
+        if wants and rest.replicas_max > 0:
+            left.append(rest)
     return Staying(
         pinned=tuple(sorted(pinned, key=lambda item: item.replica)),
         kept=tuple(sorted(kept, key=lambda item: item.replica)),
-        left=tuple(
-            item
-            for item in left
-            if item.replicas_max > 0
-            and (item.need.kind is WorkloadKind.JOB or item.rate_rps > 0 or item.replicas_min > 0)
-        ),
+        left=tuple(left),
     )
 
 

@@ -118,8 +118,8 @@ class _Jobs:
             return False
         at, seats = self.at[job], self.seats
         most = min(self.terms.job_most_pct[job], at.share_pct + seats.spare_pct(at.device))
-        wider = [_Place(device=at.device, share_pct=step) for step in self._steps(job, at.device, most)[-1:]]
-        moves = [(self._saved_s(job, place), place) for place in wider if place.share_pct > at.share_pct]
+        wider = _Place(device=at.device, share_pct=self._largest(job, at.device, most))
+        moves = [(self._saved_s(job, wider), wider)] if wider.share_pct > at.share_pct else []
         heir = self._heir(job, at.device)
         inherited_s = 0.0 if heir is None else max(0.0, self._saved_s(*heir))
         others = (room.place for room in self._rooms(job) if room.place.device != at.device)
@@ -145,8 +145,8 @@ class _Jobs:
             return None
         heir, share_pct = max(others, key=lambda item: (self.terms.job_left_s[item[0]], item))
         most = share_pct + self.seats.spare_pct(home) + self.at[job].share_pct
-        steps = self._steps(heir, home, min(self.terms.job_most_pct[heir], most))
-        return (heir, _Place(device=home, share_pct=steps[-1])) if steps and steps[-1] > share_pct else None
+        wider = _Place(device=home, share_pct=self._largest(heir, home, min(self.terms.job_most_pct[heir], most)))
+        return (heir, wider) if wider.share_pct > share_pct else None
 
     def _order(self, option: _Option) -> tuple[object, ...]:
         device, now = option.place.device, self.seats.patterns[option.place.device]
@@ -162,9 +162,8 @@ class _Jobs:
             rent = pattern is None and self.seats.floor.names[device].startswith(OFFERED)
             if seen[key] > ALIKE_MAX or rent or len(self._jobs(pattern)) >= JOBS_PER_DEVICE_MAX:
                 continue
-            steps = self._steps(job, device, self._most(job, device))
-            if steps:
-                place = _Place(device=device, share_pct=steps[-1])
+            place = _Place(device=device, share_pct=self._largest(job, device, self._most(job, device)))
+            if place.share_pct:
                 yield _Option(place=place, worth=self._speed(job, place), beside=(*members_of(pattern),))
 
     def _parts(self, job: int) -> Iterator[_Option]:
@@ -175,12 +174,12 @@ class _Jobs:
                 continue
             at = max(range(len(others)), key=lambda number: (others[number][1], others[number][0]))
             other, share_pct = others[at]
-            kept = [step for step in self._steps(other, device, share_pct) if 2 * step <= share_pct][-1:]
-            steps = self._steps(job, device, min(self.terms.job_most_pct[job], share_pct - kept[0])) if kept else []
-            if steps:
-                now = self._speed(other, _Place(device=device, share_pct=share_pct))
-                lost = now - self._speed(other, _Place(device=device, share_pct=kept[0]))
-                place, beside[at] = _Place(device=device, share_pct=steps[-1]), (beside[at][0], kept[0])
+            half = _Place(device=device, share_pct=self._largest(other, device, share_pct // 2))
+            most = min(self.terms.job_most_pct[job], share_pct - half.share_pct)
+            place = _Place(device=device, share_pct=self._largest(job, device, most))
+            if half.share_pct and place.share_pct:
+                lost = self._speed(other, _Place(device=device, share_pct=share_pct)) - self._speed(other, half)
+                beside[at] = beside[at][0], half.share_pct
                 yield _Option(place=place, worth=self._speed(job, place) - lost, beside=tuple(beside))
 
     def _move(self, job: int, place: _Place) -> bool:
@@ -227,13 +226,13 @@ class _Jobs:
     def _variant(self, job: int) -> int:
         return int(np.argmax(self._problem.variant_workload == job))
 
-    def _steps(self, job: int, device: int, most_pct: int) -> list[int]:
-        """Shares that a job could run with there."""
+    def _largest(self, job: int, device: int, most_pct: int) -> int:
+        """Share that a job could run with there; 0: none."""
         problem, variant = self._problem, self._variant(job)
         if not problem.allowed[int(self.seats.floor.pool_of[device]), variant]:
-            return []
+            return 0
         runs = np.isfinite(problem.mean_ms[int(problem.kind_table[self._careful_kind(device)]), variant]).any(axis=1)
-        return [int(step) for step, can in zip(problem.shares_pct, runs, strict=True) if can and step <= most_pct]
+        return int(problem.shares_pct[runs & (problem.shares_pct <= most_pct)].max(initial=0))
 
     def _speed(self, job: int, place: _Place) -> float:
         """As a part of what the job does on the best whole device; 0 where it cannot run."""

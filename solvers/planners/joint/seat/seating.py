@@ -23,15 +23,7 @@ from solvers.domain.ids import DeviceId
 from solvers.engines.deadline import Deadline, charge
 from solvers.planners.joint.seat.jobs import spread_jobs
 from solvers.planners.joint.seat.seats import DUST, DUST_W, Delta, Floor, Held, Move, Seats, Terms, members_of, without
-from solvers.planners.joint.seat.standing import (
-    ended,
-    make_before_break,
-    replaced,
-    shed,
-    widen,
-    within_bounds,
-    within_power,
-)
+from solvers.planners.joint.seat.standing import make_before_break, replaced, shed, widen, within_bounds, within_power
 from solvers.planners.joint.solve.improve import improved
 from solvers.planners.joint.solve.judge import Judge
 from solvers.problems.joint import WHOLE_PCT, JointProblem
@@ -41,7 +33,7 @@ from solvers.problems.patterns import Judged, Layout, Pattern, Patterns, Prices
 def seat(floor: Floor, layout: Layout, terms: Terms, at: Mapping[int, Pattern] | None = None) -> Seats:
     """`at`: contents that have their devices; then the layout is what may go anywhere."""
     seats = Seats(floor)
-    seated, loose = match(floor, layout) if at is None else (at, dict(zip(layout.patterns, layout.counts, strict=True)))
+    seated, loose = match(floor, layout) if at is None else (at, dict(layout.pairs))
     for device, pattern in sorted(seated.items()):
         seats.put(device, pattern)
     place(seats, loose)
@@ -113,7 +105,7 @@ def _exchanged(before: Seats, problem: JointProblem, *, prices: Prices | None, s
     found = improved(Judge(problem), begun, prices, within, seed, serves=serves)
     charge(spare, within)
     free = {part: [*of] for part, of in grouped(range(len(parts.of)), parts.of.__getitem__).items()}
-    for made, count in zip(found.patterns, found.counts, strict=True):
+    for made, count in found.pairs:
         part, item = parts.outside(made)
         same = [at for at in free[part] if before.patterns[at] == item][:count]
         for at in same:
@@ -140,7 +132,7 @@ def match(
     contents those at a device's own clock first, where it is told.
     """
     wanted, seated = Counter[Pattern](), dict[int, Pattern]()
-    for pattern, count in sorted(zip(layout.patterns, layout.counts, strict=True), key=lambda item: item[0].key):
+    for pattern, count in sorted(layout.pairs, key=lambda item: item[0].key):
         wanted[pattern] += count
     _same(floor, wanted, seated, clocks_mhz or {})
     _alike(floor, wanted, seated)
@@ -254,7 +246,7 @@ def _add(seats: Seats, workload: int, drafts: _Drafts) -> bool:
         """No replica ends before it is replaced where anything else serves too."""
         later = list[Move]()
         for move in drafts.offers(seats):
-            before, after = (ended(seats, move.device, item) for item in (seats.patterns[move.device], move.after))
+            before, after = (seats.ended(move.device, item) for item in (seats.patterns[move.device], move.after))
             if len(after) > len(before):
                 later.append(move)
             else:

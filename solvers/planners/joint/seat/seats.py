@@ -26,7 +26,7 @@ from solvers.planners.joint.reading.formulation import Reading
 from solvers.planners.joint.solve.judge import Judge, Member
 from solvers.problems.fleet import Fleet, under
 from solvers.problems.joint import WHOLE_PCT, Cap, JointProblem, Pool
-from solvers.problems.patterns import Judged, Pattern
+from solvers.problems.patterns import Pattern
 
 NO_DOMAIN = -1
 PARTS_MAX = 64
@@ -56,8 +56,6 @@ class Floor:
     problem: JointProblem
     names: tuple[DeviceId, ...]
     pool_of: Whole
-    starts: Whole
-    """First device of each pool, and the number of all."""
     held: Mapping[int, tuple[Held, ...]]
     """What stands, ordered by (variant, share); devices where nothing stands are left out."""
     domain_of: Whole
@@ -87,18 +85,13 @@ class Floor:
 
     def least_alone(self, workload: int) -> tuple[float, float]:
         """$/h and GPUs of the smallest replica that a workload could have anywhere; infinite where it has none."""
-        problem, rows = self.problem, self.alone(workload).rows
+        problem, rows = self.problem, self.judge.alone_of(workload).rows
         each = np.array([problem.budget_usd, [pool.gpu_part for pool in problem.pools]])
         usd, gpus = (each[:, problem.kind_pool[rows.kind]] * rows.shares_pct[:, 0] / 100).min(axis=1, initial=np.inf)
         return float(usd), float(gpus)
 
-    def alone(self, workload: int) -> Judged:
-        """All replicas that a workload could have, each alone on a device."""
-        problem, variants = self.problem, np.flatnonzero(self.problem.variant_workload == workload)
-        return self.judge.alone(np.arange(problem.kinds), variants, problem.shares_pct)
-
     def devices(self, pool: int) -> range:
-        return range(int(self.starts[pool]), int(self.starts[pool + 1]))
+        return range(*np.searchsorted(self.pool_of, [pool, pool + 1]).tolist())
 
     def dynamic_w(self, pattern: Pattern | None) -> float:
         """What a device with this pattern draws above idle."""
@@ -192,7 +185,6 @@ def floor_of(reading: Reading) -> Floor:
         problem=problem,
         names=names,
         pool_of=np.repeat(np.arange(len(pools)), [len(pool) for pool in pools]),
-        starts=np.concatenate([[0], np.cumsum([len(pool) for pool in pools])]).astype(np.int64),
         held=dict(sorted(held.items())),
         domain_of=domain_of,
         room_w=room_w,
@@ -329,6 +321,16 @@ class Seats:
             else:
                 going.remove(same)
         return Turnover(starts=tuple(starts), ends=tuple(going))
+
+    def ended(self, device: int, pattern: Pattern | None) -> tuple[Held, ...]:
+        """Standing replicas that end there before their replacements are ready if it is to carry this."""
+        going, problem = () if pattern is None else self.turnover(device, pattern).ends, self.floor.problem
+        if pattern is None or not going:
+            return ()
+        pool, its = problem.pools[int(self.floor.pool_of[device])], list(pattern.variants)
+        memory_mib = sum(pattern.memory_mib) + sum(item.memory_mib for item in going)
+        alone = pool.clients == 1 or any(item.alone for item in going) or problem.dedicated[its].any()
+        return going if alone or memory_mib > pool.memory_mib else ()
 
     def change(self, move: Move) -> dict[int, Delta]:
         """What a move adds to each workload that it touches."""

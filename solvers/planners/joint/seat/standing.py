@@ -41,17 +41,6 @@ PAIRS_MAX = 400
 """Changes of place that are looked at two by two."""
 
 
-def ended(seats: Seats, device: int, pattern: Pattern | None) -> tuple[Held, ...]:
-    """Standing replicas of a device that end before their replacements are ready if it is to carry this."""
-    going, problem = () if pattern is None else seats.turnover(device, pattern).ends, seats.floor.problem
-    if pattern is None or not going:
-        return ()
-    pool = problem.pools[int(seats.floor.pool_of[device])]
-    memory_mib = sum(pattern.memory_mib) + sum(item.memory_mib for item in going)
-    alone = pool.clients == 1 or any(item.alone for item in going) or problem.dedicated[list(pattern.variants)].any()
-    return going if alone or memory_mib > pool.memory_mib else ()
-
-
 def breaks_usd(seats: Seats, period_s: float) -> float:
     """What is left unserved while replacements launch, $/h: so long interrupted counts as never served (`period_s`)."""
     work = seats.floor.problem.workloads
@@ -70,7 +59,7 @@ def interruptions(seats: Seats) -> dict[int, tuple[float, float]]:
         return problem.variants[item.variant].workload
 
     stands_rps = summed(chain.from_iterable(floor.held.values()), owner, lambda item: item.capacity_rps)
-    ends = grouped((item for at in floor.held for item in ended(seats, at, seats.patterns[at])), owner)
+    ends = grouped((item for at in floor.held for item in seats.ended(at, seats.patterns[at])), owner)
     for workload, items in sorted(ends.items()):
         least, before = problem.workloads[workload].rate_least_rps, stands_rps[workload]
         missing_rps = min(least, before) - min(least, before - sum(item.capacity_rps for item in items))
@@ -103,7 +92,7 @@ def make_before_break(seats: Seats, jobs: Collection[int] = ()) -> None:
     of_pool = grouped(free, lambda other: int(floor.pool_of[other]))
     for device in sorted(floor.held):
         pattern = seats.patterns[device]
-        if pattern is None or only_jobs(item.variant for item in ended(seats, device, pattern)):
+        if pattern is None or only_jobs(item.variant for item in seats.ended(device, pattern)):
             continue
         idle = dict[int, int]()
         for other in of_pool[int(floor.pool_of[device])]:
@@ -143,7 +132,7 @@ def stopover(stands: Seats, toward: Seats, meanwhile: Callable[[JointProblem], L
     if broken and (missing_rps[list(broken)] > DUST).any():
         asked = _missing(stands, toward, missing_rps)
         layout = meanwhile(asked)
-        for pattern, devices in zip(layout.patterns, layout.counts, strict=True):
+        for pattern, devices in layout.pairs:
             for device in _free(stands, toward, int(asked.kind_pool[pattern.kind]))[:devices]:
                 stands.put(device, pattern)
     more_rps = stands.served_rps - before_rps

@@ -58,9 +58,8 @@ class Alike:
     """A problem in which pools that no workload can tell apart are one, whatever domains their devices are in."""
 
     problem: JointProblem
-    pool: Whole
     kind: Whole
-    """By pool and by kind of the whole problem: which one it is here."""
+    """By kind of the whole problem: which one it is here."""
 
     @staticmethod
     def of(whole: JointProblem, *, by_domain: bool = False) -> Alike:
@@ -93,7 +92,7 @@ class Alike:
             ),
             workloads=whole.workloads if by_domain else tuple(anywhere),
         )
-        return Alike(problem=problem, pool=of, kind=kind)
+        return Alike(problem=problem, kind=kind)
 
 
 def few_devices(problem: JointProblem) -> bool:

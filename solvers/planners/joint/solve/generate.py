@@ -55,14 +55,6 @@ MARGIN = 0.001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Generation:
-    """A restricted master with its relaxed optimum."""
-
-    master: Master
-    relaxed: Relaxed
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
     """No layout costs less; the duals that prove it, and by pool what no pattern is worth above its device's price."""
 
@@ -80,6 +72,8 @@ class Relaxation:
     """Where column generation is, and ended."""
 
     best: Relaxed
+    plain: Relaxed
+    """Where it was before cuts."""
     centre: Floats
     """Duals of the best bound at the shares that are looked at; prices are sought between these and the optimum's."""
     proven: float = -np.inf
@@ -92,8 +86,6 @@ class Relaxation:
     step_pct: int = 1
     """Shares that it looks at are multiples of this."""
     bound: Bound | None = None
-    plain: Relaxed | None = None
-    """Where it was before cuts."""
 
     @property
     def gap(self) -> float:
@@ -161,7 +153,7 @@ def generate(master: Master, deadline: Deadline, pace: Pace, begun: Relaxation |
         return None
     step = max(1, master.problem.share_step_pct)
     first_pct = step * max(1, pace.first_pct // step)
-    state = Relaxation(best=solved, centre=solved.row_duals, step_pct=first_pct, part=pace.first_part)
+    state = Relaxation(best=solved, plain=solved, centre=solved.row_duals, step_pct=first_pct, part=pace.first_part)
     if begun is not None:
         state = replace(begun, best=solved, centre=fitted(begun.centre, master.rows.count), part=LOOK_FIRST, rounds=0)
         state.refine(begun.step_pct)
@@ -285,17 +277,17 @@ class Depth:
 
 
 class Dive:
-    """One dive from a relaxed optimum, or from what was decided before."""
+    """One dive from a master's relaxed optimum, or from what was decided before."""
 
-    def __init__(self, begin: Generation, depth: Depth, taken: Floats | None = None) -> None:
-        self.begin, self.depth, self.taken = begin, depth, taken
-        self.replicas = np.zeros(len(begin.master.problem.workloads))
+    def __init__(self, master: Master, relaxed: Relaxed, depth: Depth, taken: Floats | None = None) -> None:
+        self.begin, self.depth, self.taken = (master, relaxed), depth, taken
+        self.replicas = np.zeros(len(master.problem.workloads))
         self._chosen: list[Patterns] = []
         self._counts: list[Whole] = []
 
     def run(self, deadline: Deadline) -> Layout:
         """Whole devices for all that the master asks, judged once more."""
-        master, relaxed, until = self.begin.master, self.begin.relaxed, self.depth.until_part
+        (master, relaxed), until = self.begin, self.depth.until_part
         rounds = min(STAGE_ROUNDS, self.depth.rounds)
         for _ in range(STAGES_MAX):
             begun_part = deadline.left_part
@@ -331,7 +323,7 @@ class Dive:
         judged = master.judged.take(rows)
         self._chosen.append(judged.rows)
         self._counts.append(counts[rows])
-        self.replicas += self._count(judged.rows, counts[rows].astype(np.float64))
+        self.replicas += _count(master.problem, judged.rows, counts[rows].astype(np.float64))
         added = master.rows.activity(judged, counts[rows])
         if self.taken is None:
             added[: master.rows.pool_at] -= MARGIN
@@ -380,7 +372,7 @@ class Dive:
         """
         used = np.flatnonzero(parts > PART_LEAST)
         rows = master.judged.rows.take(used)
-        replicas = self.replicas + self._count(rows, parts[used])
+        replicas = self.replicas + _count(master.problem, rows, parts[used])
         work = master.problem.variant_workload[np.maximum(rows.variants, 0)]
         narrow = np.where(rows.variants >= 0, replicas[work], np.inf).min(axis=1)
         order = np.argsort(narrow, kind="stable")
@@ -388,11 +380,12 @@ class Dive:
         most = max(group_part * devices[-1], devices[0])
         return np.asarray(used[order[devices <= most + PART_LEAST]])
 
-    def _count(self, rows: Patterns, devices: Floats) -> Floats:
-        real = rows.variants >= 0
-        work = self.begin.master.problem.variant_workload[rows.variants[real]]
-        weights = np.repeat(devices, real.sum(axis=1))
-        return np.asarray(np.bincount(work, weights=weights, minlength=len(self.replicas)))
+
+def _count(problem: JointProblem, rows: Patterns, devices: Floats) -> Floats:
+    """Replicas of each workload on so many devices of each row."""
+    real = rows.variants >= 0
+    work, weights = problem.variant_workload[rows.variants[real]], np.repeat(devices, real.sum(axis=1))
+    return np.asarray(np.bincount(work, weights=weights, minlength=len(problem.workloads)))
 
 
 def completed(judge: Judge, layout: Layout, deadline: Deadline) -> Layout:
@@ -411,5 +404,4 @@ def completed(judge: Judge, layout: Layout, deadline: Deadline) -> Layout:
     relaxation = generate(rest, deadline, Pace(rounds=COMPLETE_ROUNDS, until_part=SERVE_UNTIL))
     if relaxation is None:
         return layout
-    begin = Generation(master=rest, relaxed=relaxation.best)
-    return layout.and_also(Dive(begin, Depth(until_part=SERVE_UNTIL), taken).run(deadline))
+    return layout.and_also(Dive(rest, relaxation.best, Depth(until_part=SERVE_UNTIL), taken).run(deadline))

@@ -14,7 +14,7 @@ import numpy as np
 from solvers.domain.arrays import Floats, Whole
 from solvers.engines.deadline import Deadline
 from solvers.problems.joint import JointProblem
-from solvers.problems.patterns import EMPTY, Layout, Pattern, Patterns, Standing
+from solvers.problems.patterns import EMPTY, Layout, Pattern, Patterns
 
 WORKLOADS_EACH = 250
 
@@ -40,9 +40,9 @@ class Group:
         variants = np.where(rows.variants >= 0, self.variants[np.maximum(rows.variants, 0)], -1)
         return replace(rows, variants=variants)
 
-    def standing(self, standing: tuple[Standing, ...]) -> tuple[Standing, ...]:
-        kept = ((self.inside((item.pattern,)), item.devices) for item in standing)
-        return tuple(Standing(pattern=found[0], devices=devices) for found, devices in kept if found)
+    def standing(self, standing: Layout) -> Layout:
+        kept = ((self.inside((pattern,)), devices) for pattern, devices in standing.pairs)
+        return Layout.of({found[0]: devices for found, devices in kept if found})
 
     def outside(self, patterns: tuple[Pattern, ...]) -> tuple[Pattern, ...]:
         """Patterns of this group in the whole problem's numbers."""
@@ -75,18 +75,16 @@ def _group(problem: JointProblem, of: Whole, number: int, *, low: float, high: f
     shift = np.arange(len(problem.pools)) / max(1, len(problem.pools))
     ends = (np.floor(end * problem.pool_devices + shift).astype(np.int64) for end in (high, low))
     devices, part = np.subtract(*ends), high - low
-    works = tuple(
-        replace(item, avoids=tuple(int(place[other]) for other in item.avoids if mine[other]))
-        for item, chosen in zip(problem.workloads, mine.tolist(), strict=True)
-        if chosen
-    )
+    works = [problem.workloads[at] for at in np.flatnonzero(mine).tolist()]
     own = problem.of_variants(variants)
     # Rounded up, so that idle power is not forgotten.
     capped = [(cap, tuple(int(np.ceil(count * part - 1e-9)) for count in cap.devices)) for cap in problem.caps]
     small = replace(
         own,
         pools=tuple(replace(pool, devices=int(n)) for pool, n in zip(problem.pools, devices, strict=True)),
-        workloads=works,
+        workloads=tuple(
+            replace(item, avoids=tuple(int(place[other]) for other in item.avoids if mine[other])) for item in works
+        ),
         variants=tuple(replace(item, workload=int(place[item.workload])) for item in own.variants),
         caps=tuple(replace(cap, limit_w=cap.limit_w * part, devices=rounded) for cap, rounded in capped),
         quotas=tuple((name, gpus * _owned(problem, mine, name)) for name, gpus in problem.quotas),

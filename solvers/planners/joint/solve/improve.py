@@ -37,11 +37,10 @@ def improved(
     judge: Judge, layout: Layout, prices: Prices | None, deadline: Deadline, seed: int, *, serves: bool = False
 ) -> Layout:
     """A layout worth at least as much, with no more left short; `serves`: the first that serves everybody."""
-    begun = _judged(judge, layout)
-    rows = _each(judge, begun)
-    mean_usd = begun.usd_per_h / max(1, len(rows))
+    begun, rows = _begun(judge, layout)
     if len(rows) < 2:
         return layout
+    mean_usd = begun.usd_per_h / len(rows)
     usd = _guessed(judge.problem, begun) if prices is None else prices.demand_usd
     price = np.minimum(np.maximum(usd, PRICE_LEAST * mean_usd), judge.problem.unserved_usd)
     exchange = Exchange(judge.contents, _rooms(judge, price))
@@ -71,11 +70,10 @@ def improved(
 
 def improved_at_once(judge: Judge, layout: Layout) -> Layout:
     """Likewise, however late it is: one short walk, in which every rate is worth what it costs to leave it."""
-    begun, problem = _judged(judge, layout), judge.problem
-    rows = _each(judge, begun)
-    mean_usd = begun.usd_per_h / max(1, len(rows))
+    (begun, rows), problem = _begun(judge, layout), judge.problem
     if len(rows) < 2:
         return layout
+    mean_usd = begun.usd_per_h / len(rows)
     units = HASTE_UNITS + HASTE_UNITS_EACH * len(problem.workloads)
     walk = Walk(
         heat_usd=COLD * mean_usd,
@@ -90,14 +88,11 @@ def improved_at_once(judge: Judge, layout: Layout) -> Layout:
     return _better(judge, begun, exchange.run(rows, walk).rows) or layout
 
 
-def _judged(judge: Judge, layout: Layout) -> Layout:
-    """Once more, in this problem."""
-    return judge.layout(Patterns.of(layout.patterns, judge.width), np.array(layout.counts, dtype=np.int64), layout)
-
-
-def _each(judge: Judge, layout: Layout) -> Patterns:
-    """Devices one by one."""
-    return Patterns.of(layout.patterns, judge.width).take(np.repeat(np.arange(len(layout.counts)), layout.counts))
+def _begun(judge: Judge, layout: Layout) -> tuple[Layout, Patterns]:
+    """Judged once more, in this problem; and its devices one by one."""
+    begun = judge.layout(Patterns.of(layout.patterns, judge.width), np.array(layout.counts, dtype=np.int64), layout)
+    devices = np.repeat(np.arange(len(begun.counts)), begun.counts)
+    return begun, Patterns.of(begun.patterns, judge.width).take(devices)
 
 
 def worth(problem: JointProblem, layout: Layout) -> float:
@@ -112,10 +107,10 @@ def _better(judge: Judge, begun: Layout, rows: Patterns) -> Layout | None:
     """What these devices carry, unless it is worth less, or breaks a rule."""
     after = judge.layout(rows, np.ones(len(rows), dtype=np.int64), begun)
     worse = worth(judge.problem, after) >= worth(judge.problem, begun)
-    return None if worse or (_kept(judge, begun) and not _kept(judge, after)) else after
+    return None if worse or (keeps_limits(judge, begun) and not keeps_limits(judge, after)) else after
 
 
-def _kept(judge: Judge, layout: Layout) -> bool:
+def keeps_limits(judge: Judge, layout: Layout) -> bool:
     """Whether no row of the master behind the demands is over its limit, up to those that count least replicas."""
     rows = Rows(judge.problem)
     rules, judged = slice(rows.pool_at, rows.floor_at), judge.judge(Patterns.of(layout.patterns, judge.width))
@@ -140,7 +135,7 @@ def _rooms(judge: Judge, price: Floats) -> Rooms:
 def _guessed(problem: JointProblem, layout: Layout) -> Floats:
     """What each whole rate is worth, by what its replicas' share of the devices costs."""
     total = np.zeros(len(problem.workloads))
-    for item, count in zip(layout.patterns, layout.counts, strict=True):
+    for item, count in layout.pairs:
         for variant, share in zip(item.variants, item.shares_pct, strict=True):
             total[problem.variants[variant].workload] += share / sum(item.shares_pct) * item.usd_per_h * count
     return np.asarray(np.where(total > 0, total, problem.unserved_usd))

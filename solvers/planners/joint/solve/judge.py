@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from solvers.domain.arrays import Floats, Whole
+from solvers.domain.arrays import Whole
 from solvers.engines.contents import PROCESSORS, Contents
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import EMPTY, Judged, Layout, Pattern, Patterns, ordered
@@ -45,6 +45,12 @@ class Judge:
         judged = self.judge(Patterns.singles(kinds, variants, shares_pct))
         return judged.take(judged.lawful)
 
+    def alone_of(self, workload: int) -> Judged:
+        """All of one workload."""
+        problem = self.problem
+        mine = np.flatnonzero(problem.variant_workload == workload)
+        return self.alone(np.arange(problem.kinds), mine, problem.shares_pct)
+
     def one(self, kind: int, members: Sequence[Member]) -> Pattern | None:
         """A device with these members, in any order; None where there is none, or anything forbids it."""
         if not 0 < len(members) <= self.width:
@@ -63,10 +69,6 @@ class Judge:
         total = np.bincount(inverse.ravel(), weights=counts[kept], minlength=len(first))
         patterns = self.patterns(judged.take(kept[first]))
         return replace(like, patterns=tuple(patterns), counts=tuple(total.astype(np.int64).tolist()))
-
-    def judge_slowed(self, rows: Patterns, factor: Floats) -> Judged:
-        """As `judge`, of rows in order, with the slowdown of each member given instead of found."""
-        return self.contents.judge(rows, np.where(rows.variants >= 0, factor, 1.0), eager=self.eager)
 
     def patterns(self, judged: Judged) -> list[Pattern]:
         batches = self.problem.batches

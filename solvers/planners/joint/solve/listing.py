@@ -9,20 +9,20 @@ cheapest that leaves no more.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations, combinations_with_replacement
 
 import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
-from solvers.engines.base import EngineAnswer, EngineStatus, Program
+from solvers.engines.base import EngineAnswer, EngineStatus
 from solvers.engines.deadline import Deadline, ProgrammeWork, programme_answer
 from solvers.engines.highs import ColumnMaster, Columns
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Master
 from solvers.problems.joint import WHOLE_PCT, JointProblem
-from solvers.problems.patterns import Judged, Layout, Patterns, Standing, ordered
+from solvers.problems.patterns import Judged, Layout, Patterns, ordered
 
 ROWS_PER_UNIT, RELAXED_ENTRIES_PER_UNIT = 600, 5_000
 SAME = 1e-9
@@ -38,9 +38,7 @@ SERVED = 1e-7
 """Part of a rate below which nothing is missing."""
 
 
-def solved_whole(
-    problem: JointProblem, standing: Sequence[Standing], launch_usd_per_s: float, deadline: Deadline
-) -> Layout | None:
+def solved_whole(problem: JointProblem, standing: Layout, launch_usd_per_s: float, deadline: Deadline) -> Layout | None:
     """The best layout found in a part of what is left, with its bound and whether it is proven; None without any."""
     master, eased = _listed(problem, standing, launch_usd_per_s, deadline), _with_any_batch(problem)
     relaxed = master.programme.solve()
@@ -48,7 +46,7 @@ def solved_whole(
         return None
     promise = master.columns.reduced(relaxed.row_duals)[master.slacks :]
     programmes = _Programmes(master=master, deadline=deadline, promise=promise)
-    priced = programmes.best(programmes.priced(master.columns), served=True)
+    priced = programmes.best(programmes.priced(), served=True)
     if priced is None or priced.values is None:
         return None
     answer = programmes.fairest() if programmes.short(priced.values) else priced
@@ -58,7 +56,7 @@ def solved_whole(
     if eased is not problem:
         every = _listed(eased, standing, launch_usd_per_s, deadline)
         freely = _Programmes(master=every, deadline=deadline, promise=np.zeros(every.size))
-        best, least = freely.best(freely.priced(every.columns)), every.programme.solve()
+        best, least = freely.best(freely.priced()), every.programme.solve()
         bound = min(bound, 0.0 if least is None else least.value if best is None else best.bound)
     kept = master.promising(relaxed, COLUMNS_KEPT)
     counts = np.rint(answer.values[programmes.slacks :]).astype(np.int64)
@@ -72,10 +70,10 @@ def solved_whole(
     )
 
 
-def _listed(problem: JointProblem, standing: Sequence[Standing], launch_usd_per_s: float, deadline: Deadline) -> Master:
+def _listed(problem: JointProblem, standing: Layout, launch_usd_per_s: float, deadline: Deadline) -> Master:
     master = Master(problem, Judge(problem))
     list_patterns(master, deadline)
-    master.keep_standing(tuple(standing), launch_usd_per_s)
+    master.keep_standing(standing, launch_usd_per_s)
     return master
 
 
@@ -121,32 +119,21 @@ class _Programmes:
         """Columns before the patterns'."""
         return self.master.slacks + int(self.master.rows.wanted.sum())
 
-    def priced(self, columns: Columns) -> Program:
+    def priced(self) -> Columns:
         """Money, and what is unserved at its price."""
-        master = self.master
-        demand = int(master.rows.wanted.sum())
-        works = [work for work, wanted in zip(master.problem.workloads, master.rows.wanted, strict=True) if wanted]
-        spare = np.array([1 - work.rate_least_rps / work.rate_rps for work in works], dtype=np.float64)
-        ends = int(columns.start[demand])
-        cost = np.concatenate([columns.cost[:demand], columns.cost])
-        upper = np.concatenate([np.clip(spare, 0.0, 1.0), columns.upper])
-        doubled = Columns(
-            cost=cost,
-            upper=upper,
-            start=np.concatenate([columns.start[:demand], columns.start + ends]),
-            row=np.concatenate([columns.row[:ends], columns.row]),
-            value=np.concatenate([columns.value[:ends], columns.value]),
-        )
-        return doubled.programme(np.arange(len(cost)) >= self.slacks, master.rows.lower, master.rows.upper)
+        master, demand = self.master, np.flatnonzero(self.master.rows.wanted)
+        spare = 1 - master.problem.least_rps[demand] / master.problem.rate_rps[demand]
+        headroom = replace(master.columns.take(np.arange(len(demand))), upper=np.clip(spare, 0.0, 1.0))
+        return Columns.joined([headroom, master.columns])
 
     def unserved(self) -> Floats:
         """By column: what the objective counts."""
-        master, found = self.master, np.zeros(self.slacks)
+        master, found = self.master, np.zeros(self.slacks + self.master.size)
         weight, own, demand = master.problem.weight, master.rows.floors.own, np.flatnonzero(master.rows.wanted)
         found[len(demand) : 2 * len(demand)] = (weight * master.problem.rate_rps)[demand]
         # Failure domains are no demand: what they cost is in the price of what they lack.
         found[2 * len(demand) + own[own >= 0]] = weight[own >= 0]
-        return np.concatenate([found, np.zeros(len(master.columns) - master.slacks)])
+        return found
 
     def short(self, values: Floats) -> bool:
         """Whether anything is missing that must be served."""
@@ -155,52 +142,50 @@ class _Programmes:
 
     def fairest(self) -> EngineAnswer | None:
         """The cheapest that leaves as little unserved as can be."""
-        priced, unserved = self.priced(self.master.columns), self.unserved()
+        priced, unserved = self.priced(), self.unserved()
         least = self.best(replace(priced, cost=unserved))
         if least is None or least.values is None:
             return None
-        most = float(unserved @ least.values)
-        column = np.flatnonzero(unserved)
-        places = priced.start[column + 1]
-        bounded = replace(
-            priced,
-            start=priced.start + np.searchsorted(column, np.arange(priced.columns + 1)),
-            row=np.insert(priced.row, places, priced.rows),
-            value=np.insert(priced.value, places, unserved[column] / max(1.0, most)),
-            row_lower=np.append(priced.row_lower, -np.inf),
-            row_upper=np.append(priced.row_upper, (most + SERVED * max(1.0, most)) / max(1.0, most)),
+        most, column = float(unserved @ least.values), np.flatnonzero(unserved)
+        unit, last = max(1.0, most), np.full(len(column), len(self.master.rows.lower))
+        bounded = Columns.of(
+            priced.cost,
+            column=np.concatenate([priced.number, column]),
+            row=np.concatenate([priced.row, last]),
+            value=np.concatenate([priced.value, unserved[column] / unit]),
+            upper=priced.upper,
         )
-        answer = self.best(bounded)
+        answer = self.best(bounded, last=(most + SERVED * unit) / unit)
         if answer is None or answer.values is None:
             return replace(least, status=EngineStatus.FEASIBLE, bound=-np.inf)
         return answer if least.status is EngineStatus.OPTIMAL else replace(answer, status=EngineStatus.FEASIBLE)
 
-    def best(self, program: Program, *, served: bool = False) -> EngineAnswer | None:
+    def best(self, columns: Columns, *, served: bool = False, last: float | None = None) -> EngineAnswer | None:
         """The best over the columns that promise most, and then over all that could be better; None without any.
-        `served`: it is to serve everybody, so if the first does not it is not looked at any further.
+        `served`: it is to serve everybody, so if the first does not it is not looked at any further. `last`: the upper
+        side of one row more.
         """
-        columns = Columns(
-            cost=program.cost, upper=program.upper, start=program.start, row=program.row, value=program.value
-        )
-        master = ColumnMaster(program.row_lower, program.row_upper)
+        more = [] if last is None else [last]
+        sides = np.append(self.master.rows.lower, [-np.inf] * len(more)), np.append(self.master.rows.upper, more)
+        master = ColumnMaster(*sides)
         master.add(columns)
-        self.deadline.spend(1 + program.rows * program.columns // RELAXED_ENTRIES_PER_UNIT)
+        self.deadline.spend(1 + len(sides[0]) * len(columns) // RELAXED_ENTRIES_PER_UNIT)
         relaxed = master.solve()
         if relaxed is None:
             return None
         reduced = columns.reduced(relaxed.row_duals)
-        promise = np.append(np.zeros(self.slacks), self.promise)
-        order = np.lexsort((promise, np.where(program.integer, reduced.round(9), -np.inf)))
+        promise, undone = np.append(np.zeros(self.slacks), self.promise), np.arange(len(columns)) < self.slacks
+        order = np.lexsort((promise, np.where(undone, -np.inf, reduced.round(9))))
         chosen = np.sort(order[: self.slacks + COLUMNS_FIRST])
-        found = self._over(program, columns, chosen)
+        found = self._over(columns, sides, chosen)
         if found is None:
             return None
         # What is dearer than all that could be gained is in no better answer.
-        near = np.flatnonzero((reduced <= found.objective - relaxed.value + SAME) | ~program.integer)
+        near = np.flatnonzero((reduced <= found.objective - relaxed.value + SAME) | undone)
         if served and found.values is not None and self.short(found.values):
             return replace(found, bound=relaxed.value, status=EngineStatus.FEASIBLE)
         if found.objective > relaxed.value + SAME and not np.isin(near, chosen).all():
-            second = self._over(program, columns, near)
+            second = self._over(columns, sides, near)
             bound = -np.inf if second is None else second.bound
             found = found if second is None or second.objective > found.objective else second
             found = replace(found, bound=bound)
@@ -208,15 +193,15 @@ class _Programmes:
         proven = found.objective - bound <= GAP * abs(found.objective)
         return replace(found, bound=bound, status=EngineStatus.OPTIMAL if proven else EngineStatus.FEASIBLE)
 
-    def _over(self, program: Program, columns: Columns, chosen: Whole) -> EngineAnswer | None:
+    def _over(self, columns: Columns, sides: tuple[Floats, Floats], chosen: Whole) -> EngineAnswer | None:
         """Over some of the columns; None where nothing was found."""
-        small = columns.take(chosen).programme(program.integer[chosen], program.row_lower, program.row_upper)
+        small = columns.take(chosen).programme(chosen >= self.slacks, *sides)
         first = 1 + small.rows * small.columns // ENTRIES_PER_UNIT
         effort = ProgrammeWork(part=PART, first_units=first, node_units=NODE_PART * first, gap=GAP)
         answer = programme_answer(small, effort, self.deadline)
         if answer is None or answer.values is None:
             return None
-        values = np.zeros(program.columns)
+        values = np.zeros(len(columns))
         values[chosen] = answer.values
         return replace(answer, values=values)
 
@@ -273,15 +258,9 @@ def _sums(problem: JointProblem, judged: Judged) -> Floats:
     """What had better be little, row x sum: cost, draw where caps count it, by workload what of its rate is not served,
     and its share where anybody counts that.
     """
-    rows, works = judged.rows, problem.workloads
-    row, place = np.nonzero(rows.variants >= 0)
-    work = problem.variant_workload[rows.variants[row, place]]
-    served, share = (np.zeros((len(rows), len(works))) for _ in range(2))
-    np.add.at(served, (row, work), judged.capacity_rps[row, place])
-    np.add.at(share, (row, work), rows.shares_pct[row, place])
+    served, share = (judged.by_workload(problem, each) for each in (judged.capacity_rps, judged.rows.shares_pct))
     limited = {project for project, _ in problem.quotas}
-    counted = [
-        number for number, item in enumerate(works) if item.project in limited or np.isfinite(item.budget_usd_per_h)
-    ]
+    works = enumerate(problem.workloads)
+    counted = [number for number, item in works if item.project in limited or np.isfinite(item.budget_usd_per_h)]
     parts = [judged.usd_per_h, *([judged.draw_w] if problem.caps else [])]
     return np.hstack([np.stack(parts, axis=1), -np.minimum(served, problem.rate_rps), share[:, counted]])

@@ -21,7 +21,7 @@ from solvers.engines.deadline import Deadline, ProgrammeWork, programme_answer
 from solvers.engines.highs import ColumnMaster, Columns, Relaxed
 from solvers.planners.joint.solve.judge import Judge
 from solvers.problems.joint import Floors, JointProblem
-from solvers.problems.patterns import Judged, Layout, Pattern, Patterns, Prices, Standing
+from solvers.problems.patterns import Judged, Layout, Pattern, Patterns, Prices
 
 NO_LIMIT = 1_000_000
 DUST = 1e-9
@@ -77,8 +77,7 @@ class Rows:
         self.lower[:number] = np.where(self.wanted, 1.0, 0.0)
         self.upper[self.pool_at : self.cap_at] = problem.pool_devices
         self.upper[self.cap_at : self.quota_at] = self.cap_room / self.cap_unit
-        for name, gpus in problem.quotas:
-            self.upper[self.quota_at + projects[name]] = max(0.0, gpus)
+        self.upper[self.quota_at :][: len(projects)] = [max(0.0, gpus) for _, gpus in problem.quotas]
         self.lower[self.floor_at :] = self.floors.least
         self.upper[self.most[self.most >= 0]] = most[self.most >= 0]
         self.upper[self.money[self.money >= 0]] = money[self.money >= 0]
@@ -133,12 +132,9 @@ class Rows:
     def columns(self, judged: Judged) -> Columns:
         """The candidates as columns: what each owes to every row, and to a demand no more than all of it."""
         problem, rows = self.problem, judged.rows
-        column, place = np.nonzero(rows.variants >= 0)
-        work, pool = problem.variant_workload[rows.variants[column, place]], problem.kind_pool[rows.kind]
-        share, every = rows.shares_pct[column, place] / 100.0, np.arange(len(pool))
-        wanted = self.wanted[work]
-        rates = judged.capacity_rps[column, place][wanted] / self.rate[work[wanted]]
-        parts = [(column[wanted], work[wanted], rates), (every, self.pool_at + pool, np.ones(len(pool)))]
+        (column, work, part), pool = self.parts(judged), problem.kind_pool[rows.kind]
+        share, every, wanted = rows.shares_pct[rows.variants >= 0] / 100.0, np.arange(len(pool)), self.wanted[work]
+        parts = [(column[wanted], work[wanted], part[wanted]), (every, self.pool_at + pool, np.ones(len(pool)))]
         dynamic = judged.draw_w - self._idle_w[pool]
         for index, inside in enumerate(self.cap_pools):
             hit = np.flatnonzero(inside[pool] > 0)
@@ -236,12 +232,11 @@ class Rows:
         """Duals in words, and by pool what no pattern is worth above its device's price at them, where it was shown."""
         cap_usd = np.zeros(len(self.problem.caps))
         cap_usd[self.cap_number] = np.maximum(0.0, -duals[self.cap_at : self.quota_at] / self.cap_unit)
-        quotas = slice(self.quota_at, self.quota_at + len(self.problem.quotas))
         return Prices(
             demand_usd=np.where(self.wanted, duals[: self.pool_at], 0.0),
             pool_usd=np.maximum(0.0, -duals[self.pool_at : self.cap_at]),
             cap_usd=cap_usd,
-            quota_usd=np.maximum(0.0, -duals[quotas]),
+            quota_usd=np.maximum(0.0, -duals[self.quota_at :][: len(self.problem.quotas)]),
             most_usd=np.maximum(0.0, -_at(duals, self.most)),
             fewest_usd=np.maximum(0.0, _at(duals, self.fewest)),
             budget_usd=np.maximum(0.0, -_at(duals, self.money)),
@@ -262,6 +257,10 @@ class Rows:
         ):
             found[row[row >= 0]] = usd[row >= 0]
         return found
+
+    def watt_usd(self, prices: Prices) -> Floats:
+        """By pool what caps make of a watt at these prices, beside its energy."""
+        return np.asarray(prices.cap_usd[self.cap_number] @ self.cap_pools)
 
     def sides(self, duals: Floats) -> float:
         """What the sides of all rows but the pools' are worth at these duals."""
@@ -324,15 +323,12 @@ class Master:
         """Columns that were judged elsewhere."""
         self._append(judged, self.rows.columns(judged), np.arange(len(judged.lawful)))
 
-    def keep_standing(self, standing: tuple[Standing, ...], usd_per_s: float) -> None:
+    def keep_standing(self, standing: Layout, usd_per_s: float) -> None:
         """Columns for what stands: cheaper by its launches, as many as there are."""
-        problem = self.problem
-        stands = self.of_patterns(tuple(item.pattern for item in standing))
-        if not len(stands):
-            return
-        judged = self.judge.judge(stands)
-        seconds = np.array([sum(problem.variants[v].launch_s for v in item.pattern.variants) for item in standing])
-        devices = np.array([item.devices for item in standing], dtype=np.float64)
+        of, listed = self.problem.variants, standing.patterns
+        judged = self.judge.judge(Patterns.of(listed, self.width))
+        seconds = np.array([sum(of[variant].launch_s for variant in item.variants) for item in listed])
+        devices = np.array(standing.counts, dtype=np.float64)
         ok = judged.lawful & (judged.rows.variants[:, 0] >= 0)
         columns = self.rows.columns(judged.take(ok))
         self._grow(judged.take(ok), replace(columns, cost=columns.cost - usd_per_s * seconds[ok], upper=devices[ok]))
@@ -376,15 +372,14 @@ class Master:
         demand = np.flatnonzero(rows.wanted)
         unserved = np.zeros(rows.pool_at)
         unserved[demand] = relaxed.values[: len(demand)]
-        works, numbers = [], []
+        works = list[Whole]()
         for size in CUTS:
             started = np.bincount(work, weights=devices * steps_of(part, size), minlength=rows.pool_at)
             done = started + unserved * cut_slack(np.array(size))
             broken = rows.wanted & (done < size + 1 - CUT_LEAST)
             broken[rows.cut_work[rows.cut_steps == size]] = False
             works.append(np.flatnonzero(broken))
-            numbers.append(np.full(len(works[-1]), size, dtype=np.int64))
-        return self.cut(np.concatenate(works), np.concatenate(numbers))
+        return self.cut(np.concatenate(works), np.repeat(np.array(CUTS), [len(some) for some in works]))
 
     def cut(self, work: Whole, steps: Whole) -> int:
         """Add these cuts; how many."""
@@ -458,11 +453,8 @@ class Master:
         counts[kept] = np.floor(parts[kept] + PART_LEAST)
         room = rows.upper - self.activity(counts)
         room[rows.pool_at : rows.cap_at] += numbers - problem.pool_devices
-        pool = problem.kind_pool[self.judged.rows.kind]
         likely = np.argsort(counts - parts, kind="stable")[: np.count_nonzero(parts > counts + PART_LEAST)]
         for column in likely.tolist():
-            if room[rows.pool_at + pool[column]] < 1:
-                continue
             span = slice(*self.columns.start[self.slacks + column :][:2].tolist())
             row, value = self.columns.row[span], self.columns.value[span]
             fixed = (row >= rows.pool_at) & (row < rows.base)

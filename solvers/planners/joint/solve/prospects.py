@@ -12,11 +12,11 @@ from functools import cached_property
 
 import numpy as np
 
-from solvers.domain.arrays import Floats, Whole
+from solvers.domain.arrays import Floats, Parallel, Whole
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Rows
 from solvers.problems.joint import WHOLE_PCT, JointProblem
-from solvers.problems.patterns import Judged, Pattern, Patterns, Prices, Standing, ordered
+from solvers.problems.patterns import Judged, Layout, Pattern, Patterns, Prices, ordered
 
 GROUPS_MAX = 40
 """Groups that are open."""
@@ -25,8 +25,6 @@ CHANCE = 0.3
 STEPS_LEAST = 4
 """Shares that a new member is tried with."""
 DUST = 1e-6
-Taken = tuple[tuple[int, Pattern, int], ...]
-"""Groups of what stands, what they become, and on how many devices."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +46,7 @@ class StandingGroups:
     @staticmethod
     def of(
         problem: JointProblem,
-        standing: Sequence[Standing],
+        standing: Layout,
         most: int | None = None,
         width: int = 0,
         prices: Prices | None = None,
@@ -58,8 +56,8 @@ class StandingGroups:
         are worth, more or less, by the turn; the emptiest, where nobody knows.
         """
         judge, most = Judge(problem), GROUPS_MAX if most is None else most
-        every = judge.judge(Patterns.of([item.pattern for item in standing], width or judge.width))
-        devices = np.array([item.devices for item in standing], dtype=np.int64)
+        every = judge.judge(Patterns.of(standing.patterns, width or judge.width))
+        devices = np.array(standing.counts, dtype=np.int64)
         pool = problem.kind_pool[every.rows.kind]
         used = np.bincount(pool, weights=devices, minlength=len(problem.pools)).astype(np.int64)
         before_rps = every.served_rps(problem, devices)
@@ -100,8 +98,8 @@ class StandingGroups:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Prospects:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prospects(Parallel):
     """What the devices of each group may carry. The first ones are what stands, in the order of the groups."""
 
     judged: Judged
@@ -127,31 +125,27 @@ class Prospects:
             found.append(some)
             group.append(np.full(len(some), number))
         none = Prospects(judged=stands.judged, group=np.arange(stands.count))
-        return none.joined(judge, Patterns.chained(found), np.concatenate(group))
+        return none.with_new(judge, Patterns.chained(found), np.concatenate(group))
 
     def and_also(self, stands: StandingGroups, rows: Patterns) -> Prospects:
         """With these on every open group of their pool."""
         here, there = np.nonzero(
             stands.problem.kind_pool[rows.kind][:, None] == np.where(stands.devices > 0, stands.pool, -1)
         )
-        return self.joined(stands.judge, rows.take(here), there)
+        return self.with_new(stands.judge, rows.take(here), there)
 
     @property
     def keys(self) -> Whole:
         """Of each: its group and content."""
         return np.hstack([self.group[:, None], self.judged.rows.keys])
 
-    def counts(self, taken: Taken) -> Whole:
-        """Devices of each where that is what was taken; none at all where any of it may not be any more."""
+    def counts(self, taken: Prospects) -> Whole:
+        """Devices of each where these are the contents of devices one by one."""
         place = {tuple(key): at for at, key in enumerate(self.keys.tolist())}
-        rows, group = keyed(taken, self.judged.rows.variants.shape[1])
-        counts = np.zeros(len(self.group), dtype=np.int64)
-        at = [place.get(tuple(key), -1) for key in np.hstack([group[:, None], rows.keys]).tolist()]
-        if min(at, default=0) >= 0:
-            np.add.at(counts, np.array(at, dtype=np.int64), [devices for _, _, devices in taken])
-        return counts
+        at = np.array([place[tuple(key)] for key in taken.keys.tolist()], dtype=np.int64)
+        return np.bincount(at, minlength=len(self))
 
-    def joined(self, judge: Judge, rows: Patterns, group: Whole) -> Prospects:
+    def with_new(self, judge: Judge, rows: Patterns, group: Whole) -> Prospects:
         """With what is new and lawful of these."""
         rows = ordered(rows)
         keys = np.vstack([self.keys, np.hstack([group[:, None], rows.keys])])
@@ -159,10 +153,7 @@ class Prospects:
         new = first[first >= len(self.group)] - len(self.group)
         judged = judge.judge(rows.take(new))
         kept = np.flatnonzero(judged.lawful & (judged.rows.variants[:, 0] >= 0))
-        return Prospects(
-            judged=Judged.chained([self.judged, judged.take(kept)]),
-            group=np.concatenate([self.group, group[new][kept]]),
-        )
+        return self.joined(Prospects(judged=judged.take(kept), group=group[new][kept]))
 
 
 def _above_usd(problem: JointProblem, judged: Judged, prices: Prices, turn: int) -> Floats:
@@ -172,12 +163,6 @@ def _above_usd(problem: JointProblem, judged: Judged, prices: Prices, turn: int)
     rows, part = Rows(problem), np.random.default_rng(turn).uniform(CHANCE, 1.0, len(judged)) if turn else 1.0
     above = rows.columns(judged).reduced(rows.duals(prices))
     return np.asarray(part * above / np.maximum(1, (judged.rows.variants >= 0).sum(axis=1)))
-
-
-def keyed(taken: Taken, width: int) -> tuple[Patterns, Whole]:
-    """Contents and their groups."""
-    rows = ordered(Patterns.of([pattern for _, pattern, _ in taken], width))
-    return rows, np.array([group for group, _, _ in taken], dtype=np.int64)
 
 
 def _more(problem: JointProblem, rows: Patterns, most: int) -> Iterator[Patterns]:

@@ -27,17 +27,9 @@ from solvers.engines.highs import ColumnMaster, Columns, Relaxed
 from solvers.errors import EngineError
 from solvers.planners.joint.solve.master import Rows
 from solvers.planners.joint.solve.pricing import Look, Pricing
-from solvers.planners.joint.solve.prospects import (
-    DUST,
-    GROUPS_MAX,
-    GroupTurnover,
-    Prospects,
-    StandingGroups,
-    Taken,
-    keyed,
-)
+from solvers.planners.joint.solve.prospects import DUST, GROUPS_MAX, GroupTurnover, Prospects, StandingGroups
 from solvers.problems.joint import JointProblem
-from solvers.problems.patterns import EMPTY, Layout, Pattern, Patterns, Prices, Standing
+from solvers.problems.patterns import EMPTY, Layout, Pattern, Patterns, Prices
 
 ROWS_MAX, ROWS_PER_S, ROWS_PER_UNIT = 20_000, 6000.0, 120.0
 """Contents that are looked at in all, and for each second or unit of work that there is."""
@@ -105,14 +97,15 @@ class Reached:
     """Whether anybody is short of what must be served."""
     prices: Prices | None = None
     """By which groups were opened."""
-    taken: Taken = ()
+    taken: Prospects | None = None
+    """What open groups become, device by device."""
     fewer: Callable[[float, Deadline], Reached] | None = None
     """The same again where so many changes are the most: seating, which knows of nodes, may make more of them."""
 
 
 def reached(
     problem: JointProblem,
-    standing: Sequence[Standing],
+    standing: Layout,
     fresh: Sequence[Pattern],
     terms: ReachTerms,
     deadline: Deadline,
@@ -128,10 +121,10 @@ def reached(
         else ROWS_PER_UNIT * deadline.work_units
     )
     options = Prospects.of(stands, fresh, int(min(rows, ROWS_MAX)))
-    if begin is not None and begin.prices is not terms.prices and len(standing) > GROUPS_MAX:
+    if begin is not None and begin.prices is not terms.prices and len(standing.patterns) > GROUPS_MAX:
         begin = None  # others are open
-    taken = () if begin is None else begin.taken
-    options = options.joined(stands.judge, *keyed(taken, stands.judge.width))
+    taken = begin.taken if begin is not None and begin.taken is not None else options.take(np.s_[:0])
+    options = options.with_new(stands.judge, taken.judged.rows, taken.group)
     deadline.spend(1 + int(len(options.group) / ROWS_PER_UNIT))
     for _ in range(PRICED_MAX):
         before = deadline.left_part
@@ -143,31 +136,32 @@ def reached(
             break  # another look like this one would be taken from the search
     if begin is not None and begin.period_s == terms.period_s:
         terms = replace(terms, left_usd=begin.left_usd)
-    return _chosen(stands, options, terms, deadline, taken)
+    return _chosen(stands, options, terms, deadline, options.counts(taken))
 
 
 def _chosen(
-    stands: StandingGroups, options: Prospects, terms: ReachTerms, deadline: Deadline, taken: Taken = ()
+    stands: StandingGroups, options: Prospects, terms: ReachTerms, deadline: Deadline, earlier: Whole
 ) -> Reached:
-    """Of these contents."""
+    """Of these contents; from so many devices of each, if any."""
     sheet = _ReachProgramme(stands, options, terms)
-    counts = sheet.whole(terms, deadline, options.counts(taken))
+    counts = sheet.whole(terms, deadline, earlier)
     if terms.period_s < terms.remembered_s and sheet.short(counts) and not deadline.over:
         terms = replace(terms, period_s=terms.remembered_s)
         sheet = _ReachProgramme(stands, options, terms)
         counts = sheet.whole(terms, deadline, counts)
     chosen = np.flatnonzero(counts)
-    devices, patterns = counts[chosen].tolist(), stands.judge.patterns(options.judged.take(chosen))
-    closed = tuple(stands.judge.patterns(stands.closed))
-    found = Layout(patterns=(*patterns, *closed), counts=(*devices, *stands.closed_devices.tolist()))
+    patterns = stands.judge.patterns(options.judged.take(chosen).joined(stands.closed))
+    found = Layout(patterns=tuple(patterns), counts=(*counts[chosen].tolist(), *stands.closed_devices.tolist()))
     return Reached(
         layout=EMPTY.and_also(found),
         period_s=terms.period_s,
         left_usd=0.0 if deadline.late or np.isinf(sheet.left_usd) else sheet.left_usd,
         short=sheet.short(counts),
         prices=terms.prices,
-        taken=tuple(zip(options.group[chosen].tolist(), patterns, devices, strict=True)),
-        fewer=lambda most, within: _chosen(stands, options, replace(terms, changes_max=most, left_usd=0.0), within),
+        taken=options.take(np.repeat(np.arange(len(options)), counts)),
+        fewer=lambda most, within: _chosen(
+            stands, options, replace(terms, changes_max=most, left_usd=0.0), within, np.zeros_like(counts)
+        ),
     )
 
 

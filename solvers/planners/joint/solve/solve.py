@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,6 +19,7 @@ import numpy as np
 
 from solvers.engines.contents import PROCESSORS
 from solvers.engines.deadline import Deadline, charge, portion
+from solvers.engines.highs import Relaxed
 from solvers.planners.joint.solve.branch import Tree, few_devices
 from solvers.planners.joint.solve.generate import (
     COARSE_PCT,
@@ -28,7 +29,6 @@ from solvers.planners.joint.solve.generate import (
     Bound,
     Depth,
     Dive,
-    Generation,
     Pace,
     Relaxation,
     completed,
@@ -39,11 +39,11 @@ from solvers.planners.joint.solve.generate import (
 from solvers.planners.joint.solve.groups import GroupLayout, groups_of, together
 from solvers.planners.joint.solve.improve import improved, improved_at_once
 from solvers.planners.joint.solve.judge import Judge
-from solvers.planners.joint.solve.listing import list_patterns, solved_whole
+from solvers.planners.joint.solve.listing import COLUMNS_KEPT, list_patterns, solved_whole
 from solvers.planners.joint.solve.master import Master, Rows
 from solvers.planners.joint.solve.pricing import LOOSE_WORKLOADS
 from solvers.problems.joint import JointProblem
-from solvers.problems.patterns import EMPTY, Layout, Pattern, Patterns, Prices, Standing
+from solvers.problems.patterns import EMPTY, Layout, Pattern, Patterns, Prices
 
 GENERATE_UNTIL, DIVE_UNTIL = 0.7, 0.15
 LATE, LATE_PART = 0.05, 0.5
@@ -66,7 +66,7 @@ gain in vain.
 """
 RESTARTS, RESTART_PARTS, RESTARTS_UNTIL = 20, (0.5, 0.5, 0.3, 0.3), 0.02
 """Of a turn that finds nothing better from the best: what each walk takes of what is left, and what is too little."""
-COMPLETE_PART, COLUMNS_KEPT = 0.3, 400
+COMPLETE_PART = 0.3
 PROOF_PART, PROOF_FAR_PART, CROWDED = 0.2, 0.4, 1.3
 """Of what generation leaves, kept for the bound; where it is far. To serve every rate comes before that. On a machine
 that is no busier than that the bound is sought beside the search.
@@ -99,8 +99,8 @@ WHOLE_FINE_UNITS = 10, 7
 class SolveOrder:
     """One order. All fields have a meaning when left out: a solve from nothing."""
 
-    standing: tuple[Standing, ...] = ()
-    """What stands now; to keep one of these is cheaper by the launches that it saves."""
+    standing: Layout = EMPTY
+    """What stands now; to keep any of it is cheaper by the launches that it saves."""
     warm: tuple[Pattern, ...] = ()
     """Patterns to begin with, from an earlier solve; those that no longer keep their promises are left out."""
     gap: float = 0.003
@@ -110,10 +110,6 @@ class SolveOrder:
     """$/h that may be spent to avoid one second of launching."""
     better: Callable[[Layout], None] | None = None
     """Told of every complete layout that is better than those before."""
-
-
-def layout_of(standing: Sequence[Standing]) -> Layout:
-    return Layout(patterns=tuple(item.pattern for item in standing), counts=tuple(item.devices for item in standing))
 
 
 @dataclass(slots=True)
@@ -131,8 +127,6 @@ class Phases:
     facts: dict[str, float] = field(default_factory=partial(defaultdict[str, float], float))
     columns: tuple[Pattern, ...] = ()
     relaxation: Relaxation | None = None
-    begin: Generation | None = None  # with cuts where there are few workloads
-    search: Generation | None = None
     bound: Bound | None = None
     polished: Layout | None = None
     """What walks at the end of a turn gained nothing from."""
@@ -158,24 +152,23 @@ class Phases:
             self.facts["generate_s"] += deadline.elapsed_s - begun_s
             if relaxation is None:
                 return self.found
-            self.relaxation, rounds = relaxation, relaxation.rounds
-            self.begin = Generation(master=master, relaxed=relaxation.best)
-            self.search, self.bound = replace(self.begin, relaxed=relaxation.plain or relaxation.best), relaxation.bound
-            self.facts |= {"columns": master.size, "rounds": rounds, "relaxed_usd_per_h": self.search.relaxed.value}
+            self.relaxation, self.bound, usd = relaxation, relaxation.bound, relaxation.plain.value
+            self.facts |= {"columns": master.size, "rounds": relaxation.rounds, "relaxed_usd_per_h": usd}
             kept = master.promising(relaxation.best, COLUMNS_KEPT)
             self.columns = tuple(master.judge.patterns(master.judged.take(kept)))
-        assert self.begin is not None
+        assert self.relaxation is not None
+        relaxed = self.relaxation.best
         if not counts:
             part = 0.0 if self.pace else PROOF_PART if self.converged else PROOF_FAR_PART
             self.deadline = portion(deadline, 1 - (LATE if self.beside else part))
         with ThreadPoolExecutor(1, thread_name_prefix="bound") as lane:
-            asked = partial(_proof, self, self.begin, portion(deadline, 1.0), GAP_LAST, beside=True)
+            asked = partial(_proof, self, portion(deadline, 1.0), GAP_LAST, beside=True)
             bound = lane.submit(asked) if self.beside else None
-            self._search(self.begin, seed, deadline, counts=counts, fresh=fresh)
+            self._search(relaxed, seed, deadline, counts=counts, fresh=fresh)
             if bound is not None:
                 self.bound = bound.result()
         if counts:
-            self._again(seed, deadline)
+            self._again(relaxed, seed, deadline)
         else:
             charge(deadline, self.deadline)
         return self.found
@@ -183,43 +176,43 @@ class Phases:
     @property
     def converged(self) -> bool:
         """Whether pricing has little left to find."""
-        usd = 0.0 if self.search is None else self.search.relaxed.value
+        usd = 0.0 if self.relaxation is None else self.relaxation.plain.value
         return self.bound is not None and usd - self.bound.usd_per_h <= GAP * abs(usd)
 
-    def _search(self, begin: Generation, seed: int, whole: Deadline, *, counts: bool, fresh: bool) -> None:
+    def _search(self, relaxed: Relaxed, seed: int, whole: Deadline, *, counts: bool, fresh: bool) -> None:
         """Counted devices or a dive, and exchange from whatever is best."""
-        prices, judge = begin.master.rows.prices(begin.relaxed.row_duals), begin.master.judge
+        prices, judge = self.master.rows.prices(relaxed.row_duals), self.master.judge
         if counts:
-            before, bases = self.found, self._counted(begin, seed, fresh=fresh)
+            before, bases = self.found, self._counted(relaxed, prices, seed, fresh=fresh)
             if self.begun and before is self.found is self.polished:
                 self._restarted(judge, *self.begun, prices, seed)
                 return
         else:
-            bases = [self._within("dive_s", 1.0, Dive(begin, Depth(until_part=DIVE_UNTIL)).run)]
+            bases = [self._within("dive_s", 1.0, Dive(self.master, relaxed, Depth(until_part=DIVE_UNTIL)).run)]
             if late := self.deadline.left_part < LATE and self.pace is None:
                 charge(whole, self.deadline)
                 self.deadline = portion(whole, LATE_PART)
             if (bases[0] if late else self.found).missing(self.problem)[self.problem.must_serve].any():
                 bases.append(self._within("complete_s", COMPLETE_PART, partial(completed, judge, bases[0])))
-        if self.worth(self.found)[1] <= begin.relaxed.value * (1 + self.order.gap):
+        if self.worth(self.found)[1] <= relaxed.value * (1 + self.order.gap):
             return
         # What is left a little short counts for what serving it costs.
         bases.sort(key=lambda item: item.usd_per_h + float(item.missing(self.problem) @ prices.demand_usd))
         for base in (*bases[:1], self.found):  # the second one where the search from the first has ended by itself
             self._within("improve_s", IMPROVE_PART, partial(improved, judge, base, prices, seed=seed))
 
-    def _counted(self, begin: Generation, seed: int, *, fresh: bool) -> list[Layout]:
+    def _counted(self, relaxed: Relaxed, prices: Prices, seed: int, *, fresh: bool) -> list[Layout]:
         """As many devices of each pool as a programme counts for a little more than all rates, exchanged until these
         alone serve everybody: if they do less is asked for, if not more; what leaves somebody short. None twice, of a
         `fresh` optimum some.
         """
-        problem, master, serve = self.problem, begin.master, dict[bytes, bool]()
-        prices, devices = master.rows.prices(begin.relaxed.row_duals), begin.relaxed.values[master.slacks :].sum()
+        problem, master, serve = self.problem, self.master, dict[bytes, bool]()
+        devices = relaxed.values[master.slacks :].sum()
         self.margin = self.margin or float(np.clip(MARGIN_DEVICES / max(devices, 1.0), MARGIN_FIRST, MARGIN_MOST))
         least, most, margin, short = 0.0, np.inf, self.margin, list[Layout]()
         while self.deadline.left_part > COUNTED_UNTIL and (fresh or (margin > MARGIN_LEAST and most > NARROW * least)):
             fresh = False
-            if (counted := master.counted(begin.relaxed, 1 + margin, self.deadline)) is None:
+            if (counted := master.counted(relaxed, 1 + margin, self.deadline)) is None:
                 break
             (numbers, start, usd), name = counted, counted[0].tobytes()
             if usd >= self.found.judged_usd(problem) * (1 - COUNTED_GAIN):
@@ -253,16 +246,15 @@ class Phases:
                 paid = None if at else prices
                 found = self._within("improve_s", part, partial(improved, judge, found, paid, seed=first + at))
 
-    def _again(self, seed: int, deadline: Deadline) -> None:
+    def _again(self, relaxed: Relaxed, seed: int, deadline: Deadline) -> None:
         """Exchanged from the best, at prices of what it uses itself: what the relaxed optimum's do not find."""
-        assert self.begin is not None
         if self.found is self.polished:
             return
         before = self.found
         self.deadline = Deadline(deadline.time_left_s, math.ceil(AGAIN * AGAIN_PART * (deadline.work_units or 0)))
         for number in range(AGAIN):
-            if self.worth(self.found)[1] > self.begin.relaxed.value * (1 + self.order.gap):
-                attempt = partial(improved, self.begin.master.judge, self.found, None, seed=seed + 1 + number)
+            if self.worth(self.found)[1] > relaxed.value * (1 + self.order.gap):
+                attempt = partial(improved, self.master.judge, self.found, None, seed=seed + 1 + number)
                 self._within("improve_s", 1 / (AGAIN - number), attempt)
         if self.worth(self.found)[1] > (1 - VAIN) * self.worth(before)[1]:
             self.polished = self.found
@@ -296,8 +288,8 @@ def first_layout(problem: JointProblem, time_left_s: float = 1e9, master: Master
     begun = generate(master, deadline, pace) if master.size else None
     if begun is None:
         return EMPTY
-    begin = Generation(master=master, relaxed=begun.best)
-    return Dive(begin, Depth(rounds=1, group_part=1.0, up_part=1.0, worth_part=0.9)).run(deadline)
+    depth = Depth(rounds=1, group_part=1.0, up_part=1.0, worth_part=0.9)
+    return Dive(master, begun.best, depth).run(deadline)
 
 
 def worth_of(problem: JointProblem, order: SolveOrder, layout: Layout) -> tuple[float, float]:
@@ -305,11 +297,10 @@ def worth_of(problem: JointProblem, order: SolveOrder, layout: Layout) -> tuple[
     are worth that keeping what stands saves.
     """
     unserved = float(problem.weight @ np.maximum(0.0, problem.least_rps - layout.served_rps(problem)))
-    held = dict(zip((item.key for item in layout.patterns), layout.counts, strict=True))
+    held = {item.key: devices for item, devices in layout.pairs}
     seconds = sum(
-        min(item.devices, held.get(item.pattern.key, 0))
-        * sum(problem.variants[variant].launch_s for variant in item.pattern.variants)
-        for item in order.standing
+        min(devices, held.get(item.key, 0)) * sum(problem.variants[variant].launch_s for variant in item.variants)
+        for item, devices in order.standing.pairs
     )
     return round(unserved, 3), layout.judged_usd(problem) - order.launch_usd_per_s * seconds
 
@@ -332,21 +323,18 @@ def solve(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layou
         order.better(first)
     if not problem.workloads or not problem.kinds or deadline.over:
         return replace(first, facts=facts | {"first_won": 1.0})
-    begin = min(first, layout_of(order.standing), key=partial(worth_of, problem, order))
-    proven_usd = None
-    if problem.few_patterns:
-        listed = solved_whole(problem, order.standing, order.launch_usd_per_s, deadline)
-        if listed is not None and listed.facts["listed"]:
-            return replace(listed, facts=facts | listed.facts | {"first_won": 0.0, "groups": 1.0})
-        if listed is not None:
-            proven_usd = listed.bound_usd_per_h
-            begin = min(begin, listed, key=partial(worth_of, problem, order))
+    few = problem.few_patterns
+    listed = solved_whole(problem, order.standing, order.launch_usd_per_s, deadline) if few else None
+    if listed is not None and listed.facts["listed"]:
+        return replace(listed, facts=facts | listed.facts | {"first_won": 0.0, "groups": 1.0})
+    others = [] if listed is None else [listed]
+    begin = min([first, order.standing, *others], key=partial(worth_of, problem, order))
     if master is None:
         found = _grouped(problem, order, done, deadline)
     else:
         found = _whole(problem, order, begin, deadline, master)
     best = min(found, begin, key=partial(worth_of, problem, order))
-    bounds = [usd for usd in (found.bound_usd_per_h, proven_usd) if usd is not None]
+    bounds = [item.bound_usd_per_h for item in (found, *others) if item.bound_usd_per_h is not None]
     facts |= found.facts | {"first_won": float(best is first), "groups": float(groups or 1)}
     best = replace(found, patterns=best.patterns, counts=best.counts)
     return replace(best, bound_usd_per_h=max(bounds, default=None), facts=facts)
@@ -401,36 +389,36 @@ def _whole(problem: JointProblem, order: SolveOrder, first: Layout, deadline: De
             turns.append(layout)
         charge(deadline, within)
         bound_usd = -np.inf if phases.bound is None else phases.bound.usd_per_h
-        if phases.search is None or phases.worth(layout)[1] <= bound_usd * (1 + order.gap):
+        if phases.relaxation is None or phases.worth(layout)[1] <= bound_usd * (1 + order.gap):
             break
     layout, facts = turns[-1], phases.facts
-    if phases.search is None:
+    if phases.relaxation is None:
         return layout
-    bound, begun_s, relaxed = phases.bound, deadline.elapsed_s, phases.search.relaxed
+    bound, begun_s, relaxed = phases.bound, deadline.elapsed_s, phases.relaxation.plain
     gap = GAP_BRANCHED if branches else GAP_LAST
     near = bound is not None and relaxed.value - bound.usd_per_h <= gap * abs(relaxed.value)
     if not (near or beside) and (deadline.work_units is not None or not few_devices(problem)):
-        bound = _proof(phases, phases.search, deadline, gap)
+        bound = _proof(phases, deadline, gap)
     rows = Rows(problem)
     duals, worth = (relaxed.row_duals, None) if bound is None else (bound.duals, bound.worth)
     prices = rows.prices(duals, worth if problem is given else None)
     usd = None if bound is None else bound.usd_per_h
     if usd is not None and branches and not few_devices(problem):
-        usd = max(usd, Tree(search=phases.search.master, usd=layout.judged_usd(problem), deadline=deadline).run())
+        usd = max(usd, Tree(search=master, usd=layout.judged_usd(problem), deadline=deadline).run())
     facts["bound_s"] = deadline.elapsed_s - begun_s
     return replace(
         layout, bound_usd_per_h=usd, prices=prices, columns=phases.columns, facts=facts, before=tuple(turns[:-1])
     )
 
 
-def _proof(phases: Phases, search: Generation, deadline: Deadline, gap: float, *, beside: bool = False) -> Bound | None:
+def _proof(phases: Phases, deadline: Deadline, gap: float, *, beside: bool = False) -> Bound | None:
     """A nearer bound than generation ended with, where there is time: without cuts, whose duals prove little. `beside`
     a search on the same patterns: on one processor.
     """
-    master, bound = search.master, phases.bound
+    master, bound = phases.master, phases.bound
     if len(master.rows.cut_work) or beside:
         master = Master(master.problem, Judge(master.problem, lanes=1) if beside else master.judge)
-        master.adopt(search.master.judged)
+        master.adopt(phases.master.judged)
     pace = Pace(until_part=END, gap=gap, first_pct=1, first_part=LOOK_OF_GAP_LAST * gap, proven=bound)
     found = generate(master, deadline, pace)
     if found is None:
@@ -475,9 +463,9 @@ def _alone(
     within = portion(deadline, part)
     phases = Phases(group.problem, inside, item.layout, Master(group.problem, Judge(group.problem)), GROUP_PACE)
     layout = replace(phases.turn(within, order.seed), columns=phases.columns, facts=phases.facts)
-    if phases.search is None:
+    if phases.relaxation is None:
         return replace(item, layout=layout, deadline=within)
-    master, relaxed = phases.search.master, phases.search.relaxed
+    master, relaxed = phases.master, phases.relaxation.plain
     uncut = replace(relaxed, row_duals=fitted(relaxed.row_duals, master.rows.count))
     patterns = group.whole(master.judged.take(master.promising(uncut, GROUP_COLUMNS)).rows)
     return replace(item, layout=layout, deadline=within, patterns=patterns)

@@ -30,7 +30,7 @@ from solvers.planners.joint.planner import SPEC, Advance, Joint
 from solvers.planners.joint.reading.formulation import read
 from solvers.planners.joint.seat.seats import Seats
 from solvers.planners.joint.solve.master import Rows
-from solvers.planners.joint.solve.solve import SolveOrder, first_layout, layout_of, solve
+from solvers.planners.joint.solve.solve import SolveOrder, first_layout, solve
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout
 from solvers.verify.checks import verify
@@ -150,7 +150,7 @@ def demanding(rate_rps: float) -> Snapshot:
 def test_who_is_short_is_served_beside_what_stands_and_nobody_else_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     later, asked = demanding(1100.0), list[str]()
     reading = read(later, builders.everything_movable(later))
-    served = layout_of(reading.standing_patterns).served_rps(reading.problem)
+    served = reading.stands.served_rps(reading.problem)
     assert any(rate < work.rate_least_rps for rate, work in zip(served, reading.problem.workloads, strict=True))
     ask = registry.propose
 

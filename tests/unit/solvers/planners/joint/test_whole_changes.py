@@ -23,9 +23,9 @@ from solvers.planners.base import Budget, Thought
 from solvers.planners.joint import change, planner
 from solvers.planners.joint.planner import Joint
 from solvers.planners.joint.solve.reach import Reached, ReachTerms, reached
-from solvers.planners.joint.solve.solve import SolveOrder, layout_of, solve
+from solvers.planners.joint.solve.solve import SolveOrder, solve
 from solvers.problems.joint import JointProblem
-from solvers.problems.patterns import Layout, Standing
+from solvers.problems.patterns import Layout
 from solvers.verify.checks import verify
 from tests import builders
 from tests.unit.solvers.planners.joint.seat.floors import CLOCKS, pattern, problem, workload
@@ -52,7 +52,7 @@ class Scene:
     """A problem with what stands, one network alone on each device."""
 
     problem: JointProblem
-    standing: tuple[Standing, ...]
+    standing: Layout
 
 
 def scene(of: JointProblem, on: Mapping[int, int]) -> Scene:
@@ -60,7 +60,7 @@ def scene(of: JointProblem, on: Mapping[int, int]) -> Scene:
     pools = np.repeat(np.arange(len(of.pools)), of.pool_devices)
     count = Counter((int(pools[device]), network) for device, network in on.items())
     alone = {key: pattern(of, (key[1], 100), kind=len(CLOCKS) * key[0] + 1) for key in count}
-    return Scene(problem=of, standing=tuple(Standing(pattern=alone[key], devices=count[key]) for key in sorted(count)))
+    return Scene(problem=of, standing=Layout.of({alone[key]: count[key] for key in sorted(count)}))
 
 
 def found(of: Scene, terms: ReachTerms = TERMS) -> Reached:
@@ -69,10 +69,7 @@ def found(of: Scene, terms: ReachTerms = TERMS) -> Reached:
 
 def contents(of: Scene, made: Reached) -> dict[tuple[int, int], int]:
     """Devices by pool and network."""
-    return {
-        (int(of.problem.kind_pool[item.kind]), item.variants[0]): count
-        for item, count in zip(made.layout.patterns, made.layout.counts, strict=True)
-    }
+    return {(int(of.problem.kind_pool[item.kind]), item.variants[0]): count for item, count in made.layout.pairs}
 
 
 class TestReached:
@@ -358,13 +355,13 @@ def finds_nothing(monkeypatch: pytest.MonkeyPatch) -> Joint:
     """A planner whose searches end with what stands."""
 
     def stays(
-        _problem: object, standing: tuple[Standing, ...], _fresh: object, terms: ReachTerms, *_: object, **_more: object
+        _problem: object, standing: Layout, _fresh: object, terms: ReachTerms, *_: object, **_more: object
     ) -> Reached:
-        return Reached(layout=layout_of(standing), period_s=terms.period_s, left_usd=0.0, short=False)
+        return Reached(layout=standing, period_s=terms.period_s, left_usd=0.0, short=False)
 
     monkeypatch.setattr(change, "reached", stays)
     monkeypatch.setattr(planner, "counted", lambda *_: None)
-    return Joint(solve=lambda _problem, order, _deadline: layout_of(order.standing))
+    return Joint(solve=lambda _problem, order, _deadline: order.standing)
 
 
 def test_what_room_was_made_for_follows_even_where_a_search_finds_nothing(request: pytest.FixtureRequest) -> None:

@@ -174,8 +174,8 @@ def test_devices_with_pinned_replicas_stay_out_and_what_stands_beside_them_count
     assert 0 < work.rate_rps < 900.0
     assert work.replicas_max == 2
     assert [item.assignment.replica for item in reading.standing[two.id]] == ["demo/vision#1"]
-    (stands,) = reading.standing_patterns
-    assert (stands.devices, stands.pattern.shares_pct) == (1, (60,))
+    ((stands, devices),) = reading.stands.pairs
+    assert (devices, stands.shares_pct) == (1, (60,))
 
 
 def test_a_job_evicted_too_often_stays_where_it_is() -> None:
@@ -299,11 +299,11 @@ def test_what_stands_is_read_without_the_margin_where_all_are_known() -> None:
         for name, model in (("one", "resnet50"), ("two", "resnet50"))
     ]
     picture = half_known(builders.snapshot([device], services))
-    (together,) = of(replace(picture, target=builders.target(stands))).standing_patterns
-    assert together.pattern.kind == 0
+    (together,) = of(replace(picture, target=builders.target(stands))).stands.patterns
+    assert together.kind == 0
     odd = builders.assignment("demo/odd#0", device, share_pct_sm=20, batch=1, model=ModelName("other"))
-    (careful,) = of(replace(picture, target=builders.target([*stands, odd]))).standing_patterns
-    assert careful.pattern.kind == 1
+    (careful,) = of(replace(picture, target=builders.target([*stands, odd]))).stands.patterns
+    assert careful.kind == 1
 
 
 def test_dedicated_devices_are_taken_whole() -> None:
@@ -332,7 +332,7 @@ def test_lower_clocks_that_were_measured_are_kinds() -> None:
     patterns = [judge(reading.problem, kind, (0,), (80,)) for kind in (0, 1)]
     rates = [0.0 if item is None else item.capacity_rps[0] for item in patterns]
     assert 0 < rates[0] < rates[1]
-    assert [item.pattern.kind for item in reading.standing_patterns] == [0]
+    assert [item.kind for item in reading.stands.patterns] == [0]
 
 
 def test_an_empty_world_is_an_empty_problem() -> None:

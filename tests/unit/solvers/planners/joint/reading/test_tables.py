@@ -43,7 +43,7 @@ def table(clock_mhz: int = TOP, sm_part: float = 1.0, *, exclusive: bool = False
 
 
 def filled(profile: Profile, *tables: Table, step_pct: int = 1) -> Arrays:
-    layers = layers_of([profile])
+    layers = tuple(layers_of([profile]))
     axes = axes_of(layers, (item.sm_part for item in tables), step_pct, (), ())
     return fill(tables, (MODEL,), layers, axes)
 
@@ -118,7 +118,7 @@ def test_unread_power_is_guessed_by_share() -> None:
 
 
 def test_clocks_are_those_measured_rounded_up_to_ones_there_are() -> None:
-    layers = layers_of([grid(LAW)])
+    layers = tuple(layers_of([grid(LAW)]))
     assert clocks_of(layers, builders.gpu_type("v100")) == CLOCKS
     odd = builders.gpu_type("v100", clocks_mhz_sm=(TOP - 250, TOP))
     assert clocks_of(layers, odd) == (TOP - 250, TOP)

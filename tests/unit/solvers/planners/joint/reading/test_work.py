@@ -68,8 +68,8 @@ def test_a_standing_replica_is_a_standing_pattern() -> None:
     device = builders.device("c", 0, "a100")
     stands: Assignment = chats.assignment("demo/chat#0", device)
     picture = chats.lab([chats.service()], target=builders.target([stands]))
-    (standing,) = read(picture, builders.everything_movable(picture)).standing_patterns
-    assert (standing.devices, standing.pattern.shares_pct) == (1, (100,))
+    ((pattern, devices),) = read(picture, builders.everything_movable(picture)).stands.pairs
+    assert (devices, pattern.shares_pct) == (1, (100,))
 
 
 def test_nothing_is_said_of_what_a_looser_promise_would_be_worth() -> None:

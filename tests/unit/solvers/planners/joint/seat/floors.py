@@ -110,7 +110,6 @@ def floor(
         problem=of,
         names=tuple(DeviceId(f"GPU-{number}") for number in range(count)),
         pool_of=np.repeat(np.arange(len(sizes)), sizes),
-        starts=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
         held={device: tuple(items) for device, items in (stands or {}).items()},
         domain_of=domain_of,
         room_w=room_w,

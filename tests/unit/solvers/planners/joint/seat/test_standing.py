@@ -9,7 +9,7 @@ import pytest
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.seat.seating import mend
 from solvers.planners.joint.seat.seats import Floor, Seats
-from solvers.planners.joint.seat.standing import breaks_usd, ended, make_before_break, replaced, shed, stopover
+from solvers.planners.joint.seat.standing import breaks_usd, make_before_break, replaced, shed, stopover
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import EMPTY, Layout, Pattern
 from tests.unit.solvers.planners.joint.seat.floors import floor, held, pattern, problem, workload
@@ -29,32 +29,32 @@ class TestEnded:
     def test_what_has_room_beside_its_replacement_goes_on(self) -> None:
         made = problem(2)
         stands = floor(made, {1: [held(0, 40)]})
-        assert ended(Seats(stands), 1, pattern(made, (0, 60))) == ()
+        assert Seats(stands).ended(1, pattern(made, (0, 60))) == ()
 
     def test_shares_overlap_meanwhile(self) -> None:
         made = problem(2)
         stands = floor(made, {1: [held(0, 60), held(1, 20)]})
-        assert ended(Seats(stands), 1, pattern(made, (0, 80), (1, 20))) == ()
+        assert Seats(stands).ended(1, pattern(made, (0, 80), (1, 20))) == ()
 
     def test_what_memory_does_not_hold_ends_first(self) -> None:
         made = problem(2)
         stands = floor(made, {1: [held(0, 20, memory_mib=9000), held(1, 20)]})
-        assert ended(Seats(stands), 1, pattern(made, (0, 40), (1, 20))) == (held(0, 20, memory_mib=9000),)
+        assert Seats(stands).ended(1, pattern(made, (0, 40), (1, 20))) == (held(0, 20, memory_mib=9000),)
 
     def test_nothing_starts_beside_who_is_alone(self) -> None:
         made = problem(2, workloads=(workload(0), workload(1, dedicated=True)))
         stands = floor(made, {1: [held(0, 20)]})
-        assert ended(Seats(stands), 1, pattern(made, (1, 100))) == (held(0, 20),)
+        assert Seats(stands).ended(1, pattern(made, (1, 100))) == (held(0, 20),)
         other_mode = floor(made, {1: [replace(held(1, 100), alone=True)]})
-        assert ended(Seats(other_mode), 1, pattern(made, (0, 20))) == (replace(held(1, 100), alone=True),)
+        assert Seats(other_mode).ended(1, pattern(made, (0, 20))) == (replace(held(1, 100), alone=True),)
         one = replace(made, pools=tuple(replace(pool, clients=1) for pool in made.pools))
-        assert ended(Seats(floor(one, {1: [held(0, 20)]})), 1, pattern(one, (0, 40))) == (held(0, 20),)
+        assert Seats(floor(one, {1: [held(0, 20)]})).ended(1, pattern(one, (0, 40))) == (held(0, 20),)
 
     def test_what_stays_as_it_is_or_leaves_its_device_empty_is_not_interrupted(self) -> None:
         made = problem(2)
         seats = Seats(floor(made, {1: [held(0, 100)]}))
-        assert ended(seats, 1, pattern(made, (0, 100))) == ()
-        assert ended(seats, 1, None) == ()
+        assert seats.ended(1, pattern(made, (0, 100))) == ()
+        assert seats.ended(1, None) == ()
 
 
 class TestWorth:
@@ -96,7 +96,7 @@ class TestRemedy:
         seats = seated(floor(made, {0: [held(0, 60, LARGE_MIB)]}), at0=pattern(made, (0, 60)))
         mend(seats, Deadline(60.0))
         assert seats.served_rps[0] >= 70.0
-        assert ended(seats, 0, seats.patterns[0]) == ()
+        assert seats.ended(0, seats.patterns[0]) == ()
 
     def test_where_there_is_nothing_else_it_grows_all_the_same(self) -> None:
         made = problem(1, devices=(1,), workloads=(workload(0, 90.0, replicas_max=1),))

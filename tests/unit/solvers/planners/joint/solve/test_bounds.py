@@ -14,6 +14,7 @@ from solvers.planners.joint.solve.listing import solved_whole
 from solvers.planners.joint.solve.solve import SolveOrder, solve
 from solvers.problems import joint
 from solvers.problems.joint import JointProblem
+from solvers.problems.patterns import EMPTY
 from tests.oracle import optimum as tried
 from tests.property.tiny import tiniest
 from tests.unit.solvers.planners.joint.solve.oracle import every_choice, optimum
@@ -72,7 +73,7 @@ def test_what_listing_proves(seed: int, monkeypatch: pytest.MonkeyPatch) -> None
     best = optimum(problem, every_choice(problem))
     for most in (joint.LISTED_MAX, problem.patterns_most):
         monkeypatch.setattr(joint, "LISTED_MAX", most)
-        found = solved_whole(replace(problem), (), 0.0, Deadline(60.0, 1000))
+        found = solved_whole(replace(problem), EMPTY, 0.0, Deadline(60.0, 1000))
         assert found is not None
         assert found.bound_usd_per_h is not None
         assert found.bound_usd_per_h <= best * (1 + CENT)

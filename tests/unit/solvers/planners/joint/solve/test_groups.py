@@ -17,7 +17,7 @@ from solvers.planners.joint.solve.groups import GroupLayout, groups_of, together
 from solvers.planners.joint.solve.master import Master
 from solvers.planners.joint.solve.solve import Phases, SolveOrder, first_layout, solve
 from solvers.problems.joint import JointProblem
-from solvers.problems.patterns import Layout, Standing
+from solvers.problems.patterns import Layout
 from tests.unit.solvers.planners.joint.solve.scenes import check_layout, scene
 
 
@@ -48,8 +48,7 @@ def test_layouts_come_back_in_the_whole_problems_numbers() -> None:
     merged = together(layouts)
     check_layout(problem, merged)
     assert sum(merged.counts) == sum(sum(item.layout.counts) for item in layouts) > 0
-    standing = tuple(Standing(pattern=item, devices=1) for item in merged.patterns)
-    assert sum(len(group.standing(standing)) for group in parts) == len(standing)
+    assert sum(len(group.standing(merged).patterns) for group in parts) == len(merged.patterns)
 
 
 def test_a_solve_in_groups_keeps_every_rule_and_is_no_worse_than_the_first_answer() -> None:

@@ -13,10 +13,10 @@ from solvers.engines.deadline import Deadline
 from solvers.errors import EngineError
 from solvers.planners.joint.solve import prospects, reach
 from solvers.planners.joint.solve.pricing import Found, Look, Pricing
-from solvers.planners.joint.solve.prospects import Prospects, Taken
+from solvers.planners.joint.solve.prospects import Prospects
 from solvers.planners.joint.solve.reach import ReachTerms, reached
 from solvers.problems.joint import JointProblem
-from solvers.problems.patterns import Layout, Pattern, Prices, Standing
+from solvers.problems.patterns import Layout, Pattern, Prices
 from tests.unit.solvers.planners.joint.seat.floors import pattern, problem, workload
 
 TERMS = ReachTerms(launch_usd_per_s=0.0, restart_part=0.01, period_s=60.0)
@@ -37,47 +37,47 @@ def _prices(of: JointProblem, *demand_usd: float) -> Prices:
 
 
 class TestReached:
-    def changed(self, made: JointProblem, *standing: Standing, fresh: tuple[Pattern, ...] = ()) -> Layout:
+    def changed(self, made: JointProblem, standing: Layout, fresh: tuple[Pattern, ...] = ()) -> Layout:
         return reached(made, standing, fresh, TERMS, Deadline(seconds=60.0, work_units=500)).layout
 
     def test_surplus_goes(self) -> None:
         made = problem(2, workloads=(workload(0, 40.0), workload(1)))
         both, alone = pattern(made, (0, 40), (1, 20)), pattern(made, (0, 40))
-        kept = self.changed(made, Standing(pattern=both, devices=1), Standing(pattern=alone, devices=2))
-        assert dict(zip(kept.patterns, kept.counts, strict=True)) == {both: 1}
+        kept = self.changed(made, Layout.of({both: 1, alone: 2}))
+        assert dict(kept.pairs) == {both: 1}
 
     def test_what_stands_on_many_devices_moves_to_few(self) -> None:
         made = problem(2, workloads=(workload(0, 40.0), workload(1, 40.0)))
-        apart = [Standing(pattern=pattern(made, (number, 40)), devices=1) for number in (0, 1)]
-        kept = self.changed(made, *apart)
+        apart = Layout.of({pattern(made, (number, 40)): 1 for number in (0, 1)})
+        kept = self.changed(made, apart)
         assert (kept.counts, len(kept.patterns[0].variants)) == ((1,), 2)
         assert (kept.served_rps(made) >= made.rate_rps * (1 - 1e-6)).all()
 
     def test_money_alone_interrupts_nobody(self) -> None:
         made = problem(2, devices=(2,), workloads=(workload(0, 40.0), workload(1, 40.0)))
         small = replace(made, pools=tuple(replace(pool, memory_mib=3000.0) for pool in made.pools))
-        apart = [Standing(pattern=pattern(made, (number, 100)), devices=1) for number in (0, 1)]
+        apart = Layout.of({pattern(made, (number, 100)): 1 for number in (0, 1)})
         dense = pattern(made, (0, 40), (1, 40))
-        assert sorted(self.changed(small, *apart, fresh=(dense,)).counts) == [1, 1]
-        assert self.changed(made, *apart, fresh=(dense,)).patterns == (dense,)
+        assert sorted(self.changed(small, apart, fresh=(dense,)).counts) == [1, 1]
+        assert self.changed(made, apart, fresh=(dense,)).patterns == (dense,)
 
     def test_where_something_is_idle_nobody_is_interrupted_by_the_same(self) -> None:
         made = problem(2, devices=(3,), workloads=(workload(0, 40.0), workload(1, 40.0)))
-        apart = [Standing(pattern=pattern(made, (number, 100)), devices=1) for number in (0, 1)]
+        apart = Layout.of({pattern(made, (number, 100)): 1 for number in (0, 1)})
         dense = pattern(made, (0, 40), (1, 40))
-        assert self.changed(made, *apart, fresh=(dense,)).patterns == (dense,)
+        assert self.changed(made, apart, fresh=(dense,)).patterns == (dense,)
 
     def test_however_little_is_short_counts_more_than_a_device(self) -> None:
         """Half a per cent at what serving is worth would be half a device."""
         made = problem(1, devices=(2,), workloads=(workload(0, 100.5),))
-        kept = self.changed(made, Standing(pattern=pattern(made, (0, 100)), devices=1))
+        kept = self.changed(made, Layout.of({pattern(made, (0, 100)): 1}))
         assert sum(kept.counts) == 2
         assert (kept.served_rps(made) >= 100.5).all()
 
     def test_contents_that_nobody_found_are_priced(self) -> None:
         made = problem(3, devices=(2, 1), workloads=tuple(workload(number, 40.0) for number in range(3)))
-        wide = [Standing(pattern=pattern(made, (number, 80)), devices=1) for number in (0, 1)]
-        kept = self.changed(made, *wide)
+        wide = Layout.of({pattern(made, (number, 80)): 1 for number in (0, 1)})
+        kept = self.changed(made, wide)
         assert (kept.served_rps(made) >= made.rate_rps * (1 - 1e-6)).all()
         assert sum(kept.counts) == 2
 
@@ -91,7 +91,7 @@ class TestReached:
         monkeypatch.setattr(Pricing, "price", watched)
         made = problem(3, devices=(2, 1), workloads=tuple(workload(number, 40.0) for number in range(3)))
         for step_pct in (1, 2, 5, 7, 20):
-            wide = Standing(pattern=pattern(made, (0, 80)), devices=1)
+            wide = Layout.of({pattern(made, (0, 80)): 1})
             self.changed(replace(made, share_step_pct=step_pct), wide)
             assert {step % step_pct for step in steps} == {0}
             steps.clear()
@@ -99,16 +99,16 @@ class TestReached:
     def test_of_very_many_the_others_stay(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(prospects, "GROUPS_MAX", 2)
         made = problem(4, devices=(6,), workloads=tuple(workload(number, 40.0) for number in range(4)))
-        standing = [Standing(pattern=pattern(made, (number, 40 + 20 * number)), devices=1) for number in range(3)]
-        kept = self.changed(made, *standing)
+        standing = Layout.of({pattern(made, (number, 40 + 20 * number)): 1 for number in range(3)})
+        kept = self.changed(made, standing)
         assert (kept.served_rps(made) >= made.rate_rps * (1 - 1e-6)).all()
-        assert standing[2].pattern in kept.patterns
+        assert standing.patterns[2] in kept.patterns
 
     def test_of_very_many_those_are_open_that_cost_most_above_what_they_are_worth(self) -> None:
         """For each of their replicas; the emptiest, where no prices are known; first whoever is short is on."""
         made = problem(3, devices=(6,), workloads=tuple(workload(number, 40.0) for number in range(3)))
         cheap, dear = pattern(made, (0, 40)), pattern(made, (1, 100))
-        standing = [Standing(pattern=item, devices=1) for item in (cheap, dear, pattern(made, (2, 60)))]
+        standing = Layout.of(dict.fromkeys((cheap, dear, pattern(made, (2, 60))), 1))
         prices = _prices(made, 1.0, 0.1, 1.0)
 
         def opened(of: JointProblem, prices: Prices | None, turn: int = 0) -> list[Pattern]:
@@ -123,13 +123,13 @@ class TestReached:
         assert later == [opened(made, near, turn) for turn in range(20)]
         assert (later[0], {item[0] for item in later}) == ([dear], {dear, cheap})
         short = replace(made, workloads=(*made.workloads[:2], workload(2, 100.0)))
-        assert opened(short, prices) == [standing[2].pattern]
+        assert opened(short, prices) == [standing.patterns[2]]
 
     def test_where_changes_are_few_a_programme_goes_on_from_where_exchanges_are_stuck(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         made = problem(4, devices=(8,), workloads=tuple(workload(number, 120.0) for number in range(4)))
-        apart = [Standing(pattern=pattern(made, (number, 100)), devices=2) for number in range(4)]
+        apart = Layout.of({pattern(made, (number, 100)): 2 for number in range(4)})
         dense = [pattern(made, (0, 40), (1, 40)), pattern(made, (2, 40), (3, 40))]
 
         def stuck(_choices: GroupChoices, counts: Whole, _price: Floats, _how: Heat) -> Whole:
@@ -160,10 +160,10 @@ class TestReached:
         """What it says of the first group is said of another one where prices are others."""
         monkeypatch.setattr(reach, "GROUPS_MAX", 1)
         made = problem(2, devices=(3,), workloads=(workload(0, 40.0), workload(1, 40.0)))
-        apart = [Standing(pattern=pattern(made, (number, 100)), devices=1) for number in (0, 1)]
+        apart = Layout.of({pattern(made, (number, 100)): 1 for number in (0, 1)})
         known, begun = Prospects.counts, list[int]()
 
-        def watched(self: Prospects, taken: Taken) -> Whole:
+        def watched(self: Prospects, taken: Prospects) -> Whole:
             begun.append(len(taken))
             return known(self, taken)
 
@@ -178,7 +178,7 @@ class TestReached:
     def test_an_earlier_answer_is_where_a_later_search_begins(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """And where it ends, if there is nothing more to be had; though nobody tells it of the contents."""
         made = problem(2, devices=(3,), workloads=(workload(0, 40.0), workload(1, 40.0)))
-        apart = [Standing(pattern=pattern(made, (number, 100)), devices=1) for number in (0, 1)]
+        apart = Layout.of({pattern(made, (number, 100)): 1 for number in (0, 1)})
         dense, within = pattern(made, (0, 40), (1, 40)), Deadline(seconds=60.0, work_units=500)
         first = reached(made, apart, (dense,), TERMS, within)
         assert first.layout.patterns == (dense,)
@@ -191,15 +191,6 @@ class TestReached:
         again = reached(made, apart, (), TERMS, within, begin=first)
         assert again.layout == first.layout
         assert again.left_usd == pytest.approx(first.left_usd)
-        # What may not be, as what stands may come to, is nothing to begin with.
-        crowded = replace(dense, shares_pct=(80, 80))
-        beyond = replace(first, taken=((0, crowded, 1), (1, crowded, 1)), left_usd=100.0)
-        stays = reached(made, apart, (), TERMS, within, begin=beyond)
-        assert sorted(stays.layout.counts) == [1, 1]
-        assert crowded not in stays.layout.patterns
-        options = prospects.Prospects.of(prospects.StandingGroups.of(made, apart), (), 100)
-        assert not options.counts((*beyond.taken, (0, apart[0].pattern, 1))).any()
-        assert options.counts(((0, apart[0].pattern, 1),)).sum() == 1
         # What is far from the best that is thought of now is searched anew.
         with pytest.raises(AssertionError, match="nothing to search"):
             reached(made, apart, (), TERMS, within, begin=replace(first, left_usd=-1.0))
@@ -210,7 +201,7 @@ class TestReached:
     ) -> None:
         """Whether the deadline came before the programme or within it."""
         made = problem(2, workloads=(workload(0, 40.0), workload(1, 40.0)))
-        apart = [Standing(pattern=pattern(made, (number, 40)), devices=1) for number in (0, 1)]
+        apart = Layout.of({pattern(made, (number, 40)): 1 for number in (0, 1)})
 
         deadline = Deadline(seconds=lasts_s)
 
@@ -228,7 +219,7 @@ class TestReached:
     def test_a_search_in_haste_is_searched_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Though the deadline has not come when it ends."""
         made = problem(2, workloads=(workload(0, 40.0), workload(1, 40.0)))
-        apart = [Standing(pattern=pattern(made, (number, 40)), devices=1) for number in (0, 1)]
+        apart = Layout.of({pattern(made, (number, 40)): 1 for number in (0, 1)})
         asked = list[int]()
 
         def vain(_: GroupChoices, counts: Whole, _price: Floats, how: Heat) -> Whole:

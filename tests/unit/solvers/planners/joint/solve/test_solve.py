@@ -15,7 +15,7 @@ from solvers.engines.deadline import Deadline
 from solvers.engines.highs import Relaxed
 from solvers.planners.joint.solve import generate as generating
 from solvers.planners.joint.solve import solve as solving
-from solvers.planners.joint.solve.generate import Depth, Dive, Generation, Pace, Relaxation, generate
+from solvers.planners.joint.solve.generate import Depth, Dive, Pace, Relaxation, generate
 from solvers.planners.joint.solve.improve import improved_at_once
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Master, Rows
@@ -31,7 +31,7 @@ from solvers.planners.joint.solve.solve import (
     worth_units,
 )
 from solvers.problems.joint import JointProblem
-from solvers.problems.patterns import Layout, Standing
+from solvers.problems.patterns import Layout
 from tests.unit.solvers.planners.joint.solve.oracle import every_pattern, optimum
 from tests.unit.solvers.planners.joint.solve.scenes import BASES, check_layout, scene
 
@@ -131,7 +131,7 @@ def test_a_dive_prices_as_often_as_there_is_time_for(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(generating, "generate", counted)
     deadline = Deadline(1e9, units)
-    layout = Dive(Generation(master=master, relaxed=relaxed), Depth(rounds=8, until_part=0.2)).run(deadline)
+    layout = Dive(master, relaxed, Depth(rounds=8, until_part=0.2)).run(deadline)
     assert layout.patterns
     assert max(rounds[1:]) <= most  # the first stage's are before anything is known
     assert min(rounds[1:-1]) >= most / 8
@@ -197,7 +197,7 @@ def test_a_dive_goes_on_where_there_was_no_time_for_its_cuts(monkeypatch: pytest
         return found
 
     monkeypatch.setattr(Master, "tighten", late)
-    assert Dive(Generation(master=master, relaxed=relaxed), Depth()).run(Deadline(1e9, 5_000)).patterns
+    assert Dive(master, relaxed, Depth()).run(Deadline(1e9, 5_000)).patterns
     assert cut
 
 
@@ -217,12 +217,8 @@ def test_no_time_gives_the_first_answer() -> None:
 def test_what_stands_is_kept_where_nothing_is_much_better() -> None:
     problem = scene(1)
     before = _solved(problem)
-    standing = tuple(
-        Standing(pattern=item, devices=count) for item, count in zip(before.patterns, before.counts, strict=True)
-    )
-    after = _solved(problem, SolveOrder(standing=standing, warm=before.patterns, launch_usd_per_s=0.01, seed=2))
-    kept = sum(min(item.devices, dict(zip(after.patterns, after.counts, strict=True)).get(item.pattern, 0))
-               for item in standing)  # fmt: skip
+    after = _solved(problem, SolveOrder(standing=before, warm=before.patterns, launch_usd_per_s=0.01, seed=2))
+    kept = sum(min(devices, dict(after.pairs).get(item, 0)) for item, devices in before.pairs)
     assert kept >= 0.8 * sum(before.counts)
     assert after.value(problem) <= before.value(problem) * 1.02
 
