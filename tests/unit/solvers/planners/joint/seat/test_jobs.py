@@ -105,3 +105,14 @@ def test_a_device_that_falls_free_parts_one_couple_and_no_other_restarts() -> No
     stood = [tuple((item.variant, item.share_pct) for item in items) for items in couples.values()]
     assert len(set(stood) & set(all_contents(seats))) == 3
     assert sorted(len(item) for item in all_contents(seats)) == [1, 1, 1, 2, 2, 2]
+
+
+def test_where_a_layout_has_jobs_they_are_seated_anew() -> None:
+    """One beside a service, one alone: the service stays, and both have a device of their own."""
+    on = floor(made(60.0, 2, (3,)))
+    terms = Terms(
+        deadline=Deadline(60.0), job_most_pct={1: 100, 2: 100}, job_left_s={1: LONG_S, 2: LONG_S}, jobs_first=True
+    )
+    beside, alone = pattern(on.problem, (0, 60), (1, 40)), pattern(on.problem, (2, 40))
+    seats = seat(on, Layout(patterns=(beside, alone), counts=(1, 1)), terms)
+    assert all_contents(seats) == [((0, 60),), ((1, 100),), ((2, 100),)]
