@@ -99,12 +99,11 @@ def test_a_promotion_during_a_lost_connection_is_heard(served: Served) -> None:
     world, port, _ = served
     ear = Ear(port, world.secrets["viewer"])
     assert ear.hear() == 0
+    listeners = "FROM pg_stat_activity WHERE application_name = 'headroom listener' AND datname = current_database()"
+    # The routes listen on a connection of their own, maybe a little later.
     with world.database.raw() as connection:
-        ended = connection.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-            " WHERE application_name = 'headroom listener' AND datname = current_database()"
-        ).fetchall()
-    # The routes listen on a connection of their own.
+        wait_until(lambda: connection.execute(f"SELECT count(*) {listeners}").fetchall() == [(2,)])
+        ended = connection.execute(f"SELECT pg_terminate_backend(pid) {listeners}").fetchall()
     assert ended == [(True,), (True,)]
     _promote(world, 0)
     assert ear.hear() == 1
