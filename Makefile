@@ -97,7 +97,7 @@ down: ## Stop what `make up` started; the data stays
 
 test: system-deps $(VENV)/.dev-stamp ## Run every test that needs no GPU (TEST_ARGS=...)
 	@# Six at a time, for many wait for other processes, each file in one process and the little ones of tests/unit last;
-	@# then those that measure what happens within seconds, with the machine to themselves. Up to three that fail run
+	@# then those that measure what happens within seconds, two at a time: they mostly wait. Up to three that fail run
 	@# once more, alone, and are named at the end as what is to be mended.
 	@rm -f $(DURATIONS)
 	$(BIN)/pytest --workers 6 --again 3 --durations-kept $(DURATIONS) -m "not gpu and not alone and not rl and not claims" $(COVER_TOGETHER) $(TEST_ARGS) $(if $(TEST_ARGS),|| [ $$? = 5 ])
