@@ -236,9 +236,9 @@ SOLVE_S_PER_UNIT = 0.002
 """At most, roughly."""
 PROOF_UNITS_LEAST, PROOF_UNITS_PER_WORKLOAD = 100, 5
 """What a bound may take beside the work that is counted, where it is of earlier prices."""
-CLOSER_TIMES, CLOSER_PART, URGENT_UNITS, AGAIN_UNITS = 3, 0.25, 400, 150
+CLOSER_TIMES, CLOSER_PART, URGENT_UNITS = 3, 0.25, 400
 """What a nearer bound may take where devices are few, in times all else; what is kept of the deadline; and what it may
-take while somebody waits for the plan, and where it goes on from what was proven before."""
+take while somebody waits for the plan, or where something was proven before."""
 WAY_TIMES = 4
 """So many times what a promotion may change: of more replicas, room does not come first."""
 WAY_PART, WAY_WRITES = 0.1, 2
@@ -322,8 +322,8 @@ class Attempt:
 
     def closer_deadline(self, plan: Plan, shown: Shown | None) -> Deadline:
         """What branching may take for a nearer bound: no more work than there is time for, for parts are of that."""
-        most = URGENT_UNITS if self.urgent(plan) else CLOSER_UNITS
-        most = min(most, AGAIN_UNITS) if shown is not None and shown.leaves is not None else most
+        again = shown is not None and shown.leaves is not None
+        most = URGENT_UNITS if again or self.urgent(plan) else CLOSER_UNITS
         units = min(most, CLOSER_TIMES * (self.request.budget.work_units or CLOSER_UNITS))
         return self.spare_deadline(max(1, int(self.spare_deadline(units).units_until(0.0))))
 

@@ -107,8 +107,9 @@ RATE_STEPS = 400
 """For each e-fold: what branching asks for is a whole number of them, rounded down."""
 MORE, HARDER, NEAR_ENOUGH = 1.02, 1.4, 0.01
 """What was shown is looked at anew where so much more is served or may be done, and it is not so near the cost."""
-CLOSER_UNITS, CARRIED = 2200, 0.98
-"""What branching may take in all for rates like these; the part of what was proven that must hold to go on from it."""
+CLOSER_UNITS, AGAIN_UNITS, CARRIED = 2200, 150, 0.98
+"""What branching may take in all for rates like these, and at a time where it goes on from what was proven before; the
+part of that which must hold to go on from it."""
 SURELY_DEVICES = 1e4
 """So many of the dearest everything counts that is served."""
 WARM_MAX = 600
@@ -270,6 +271,8 @@ class Certificate:
                 return replace(known, rates=asked, usd_per_h=max(found, known.usd_per_h), leaves=begin)
             # Where little is left of it, to begin anew is quicker.
             begin = begin if found >= CARRIED * told.bound.min() else None
+        if begin is not None:
+            deadline = Deadline(deadline.time_left_s, min(AGAIN_UNITS, int(deadline.units_until(0.0))))
         shown, leaves = branched(problem, usd, deadline, self.warm, self.near, begin)
         spent = CLOSER_UNITS if deadline.left_part > 0.0 else deadline.work_units or CLOSER_UNITS
         effort = spent / self.near + (0.0 if known.more(asked) else known.effort)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from math import inf
 
@@ -22,9 +23,9 @@ from solvers.domain.workload import Affinity
 from solvers.engines.deadline import Deadline
 from solvers.models.worth import worth_of
 from solvers.planners.base import Budget, Thought
-from solvers.planners.joint import planner
+from solvers.planners.joint import certificate, planner
 from solvers.planners.joint.attempt import Kept, named, prices_of, recall, remember
-from solvers.planners.joint.certificate import Certificate, loosened
+from solvers.planners.joint.certificate import Certificate, branched, loosened
 from solvers.planners.joint.planner import Joint
 from solvers.planners.joint.solve.branch import Leaves
 from solvers.planners.joint.solve.judge import Judge
@@ -32,7 +33,8 @@ from solvers.planners.joint.solve.master import Rows
 from solvers.planners.joint.solve.pricing import Look, Pricing
 from solvers.planners.joint.solve.solve import SolveOrder, solve
 from solvers.planners.registry import propose, think
-from solvers.problems.joint import Cap
+from solvers.problems.joint import Cap, JointProblem
+from solvers.problems.patterns import Pattern
 from tests import builders
 
 BASES = pytest.mark.parametrize("basis", list(CostBasis))
@@ -284,6 +286,38 @@ def test_what_branching_showed_in_little_time_or_for_a_wide_gap_is_looked_at_ane
         # But not again and again with what was not enough.
         tried = replace(known, effort=whole.effort)
         assert certificate.closer(plan, tried, deadline)[1] == tried
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_who_begins_anew_is_given_more_than_who_goes_on(lost: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was proven before is little to go on with where rates fell, and stated gaps would stay wide for minutes."""
+    picture, given = lab(), list[tuple[bool, float]]()
+
+    def spied(
+        problem: JointProblem,
+        usd: float,
+        deadline: Deadline,
+        warm: Sequence[Pattern],
+        near: float,
+        begin: Leaves | None,
+    ) -> tuple[float, Leaves | None]:
+        given.append((begin is not None, deadline.units_until(0.0)))
+        return branched(problem, usd, deadline, tuple(warm), near, begin)
+
+    plan, loose = replace(planned(picture), bound_usd_per_h=None), glance(picture)
+    cost, shown = plan.objective.cost_usd_per_h, loose.closer(plan, None, Deadline(60.0, 500))[1]
+    assert shown is not None
+    assert shown.leaves is not None
+    leaves = replace(shown.leaves, duals=0 * shown.leaves.duals, each=0 * shown.leaves.each)
+    leaves = replace(leaves, bound=np.full(len(leaves.bound), 0.5 * cost), rates=(1 + 0.02 * lost) * leaves.rates)
+    monkeypatch.setattr(certificate, "branched", spied)
+    found, again = loose.closer(
+        plan, replace(shown, usd_per_h=0.5 * cost, effort=0.0, leaves=leaves), Deadline(60.0, 400)
+    )
+    assert given == [(False, 400.0)] if lost else [(True, 150.0)]
+    if lost:
+        assert again is not None
+        assert found.bound_usd_per_h == pytest.approx(shown.usd_per_h, rel=loose.near)
 
 
 def test_a_stopover_is_bounded_where_it_leads_by_what_is_served_there() -> None:

@@ -25,7 +25,7 @@ from solvers.models.worth import worth_of
 from solvers.planners import registry
 from solvers.planners.base import Budget, PlanRequest
 from solvers.planners.joint import certificate, change
-from solvers.planners.joint.attempt import AGAIN_UNITS, CLOSER_UNITS, URGENT_UNITS, Attempt, recall
+from solvers.planners.joint.attempt import CLOSER_UNITS, URGENT_UNITS, Attempt, recall
 from solvers.planners.joint.planner import SPEC, Advance, Joint
 from solvers.planners.joint.reading.formulation import read
 from solvers.planners.joint.seat.seats import Seats
@@ -228,8 +228,8 @@ def test_whoever_waits_for_a_plan_waits_for_little_of_its_proof() -> None:
         return shown
 
     assert shown_of(jumped).effort * certificate.HARDER < shown_of(standing(jumped, plan)).effort
-    # What goes on from an earlier proof takes little at a time.
-    assert units_of(calm, before, shown_of(calm)) == units_of(jumped, plan, shown_of(calm)) == AGAIN_UNITS
+    # Where something was proven before, it takes little at a time.
+    assert units_of(calm, before, shown_of(calm)) == units_of(jumped, plan, shown_of(calm)) == URGENT_UNITS
 
 
 @pytest.mark.usefixtures("unproven")
