@@ -8,12 +8,17 @@ shadow nothing, and an edited file is another module. A class that does not keep
 
 from __future__ import annotations
 
+import faulthandler
 import hashlib
 import inspect
+import os
+import signal
 import sys
-from collections.abc import Mapping
-from contextlib import redirect_stdout
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from multiprocessing import parent_process
 from pathlib import Path
+from threading import current_thread, main_thread
 from types import ModuleType
 from typing import cast
 
@@ -24,6 +29,10 @@ from solvers.planners.base import Planner, PlannerSpec
 from solvers.planners.tuning import Scalar
 
 SUFFIX = ".py"
+LOAD_S = 60.0
+"""To run a file and to make a planner, with whatever it imports."""
+DEAF_TIMES, DEAF_S = 1.1, 2.0
+"""So many times the limit and so much more a worker whose planner hears no signal may go on."""
 _ARGUMENTS = {"first_state": 0, "propose": 3}
 """What each method of the contract is called with."""
 
@@ -62,8 +71,45 @@ def source_of(file: str) -> str:
 
 def planner_from(source: str, place: str, wanted: str) -> Planner:
     """The planner that a class in a file's text makes. `place`: where the file lies, for its name and for messages.
-    Raises InputError when the text cannot be imported, or the class is missing or does not keep the contract.
+    Raises InputError when the text cannot be imported in time, or the class is missing or does not keep the contract.
     """
+    try:
+        with limited(LOAD_S, f"{place} takes more than {LOAD_S:g} s to load {wanted}"):
+            return _loaded(source, place, wanted)
+    except TooLongError as error:
+        raise InputError(str(error)) from None
+
+
+class TooLongError(BaseException):
+    """Beyond what somebody's planner can catch by accident."""
+
+
+@contextmanager
+def limited(limit_s: float, said: str) -> Iterator[None]:
+    """Ends what takes longer on the clock, saying so, where signals can (the main thread of a process); and a worker
+    with it, if it hears none: in long native code, or since it caught or ignores them. Raises TooLongError.
+    """
+    if current_thread() is not main_thread():
+        yield
+        return
+
+    def over(_number: int, _frame: object) -> None:
+        raise TooLongError(said)
+
+    before = signal.signal(signal.SIGALRM, over)
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
+        if parent_process() is not None:
+            faulthandler.dump_traceback_later(DEAF_TIMES * limit_s + DEAF_S, exit=True, file=nowhere)
+        try:
+            yield
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            signal.signal(signal.SIGALRM, before)
+
+
+def _loaded(source: str, place: str, wanted: str) -> Planner:
     module = _imported(source, place)
     kind = getattr(module, wanted, None)
     if not inspect.isclass(kind) or kind.__module__ != module.__name__:
@@ -88,8 +134,10 @@ def _imported(source: str, place: str) -> ModuleType:
     try:
         with redirect_stdout(sys.stderr):  # what it prints is no part of an answer that programs read
             exec(compile(source, place, "exec"), module.__dict__)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         del sys.modules[name]
+        if not isinstance(error, Exception | SystemExit):
+            raise
         raise InputError(f"{place} cannot be imported{_line(error, place)}: {type(error).__name__}: {error}") from error
     return module
 

@@ -332,7 +332,8 @@ def _head(outcome: Outcome) -> list[str]:
     short = "nothing"
     if outcome.workloads_short:
         many = "workload" if outcome.workloads_short == 1 else "workloads"
-        short = f"{outcome.workloads_short} {many}, {number(outcome.rate_rps_short)} requests/s short"
+        lacks = f", {number(outcome.rate_rps_short)} requests/s short" if outcome.rate_rps_short else ""
+        short = f"{outcome.workloads_short} {many}{lacks}"
     by_type = ", ".join(f"{use.gpu_type} {use.in_use}/{use.total}" for use in outcome.gpus if use.in_use)
     return [
         f"plan {outcome.plan}",

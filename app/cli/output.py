@@ -439,8 +439,14 @@ def word(cell: object) -> str:
     return json.dumps(cell, ensure_ascii=False) if isinstance(cell, list | dict) else str(cell)
 
 
+DIGITS_MAX = 1e15
+"""From here on an amount is told by its size alone."""
+
+
 def number(amount: float) -> str:
-    """Four significant digits without exponent or trailing zeros."""
+    """Four significant digits without exponent or trailing zeros; with one, where nobody would count the digits."""
+    if abs(amount) >= DIGITS_MAX:
+        return f"{amount:.3e}"
     digits = 0 if abs(amount) >= 1000 else 1 if abs(amount) >= 100 else 2 if abs(amount) >= 1 else 4
     text = f"{amount:,.{digits}f}"
     text = text.rstrip("0").rstrip(".") if "." in text else text

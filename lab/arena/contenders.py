@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -131,6 +132,9 @@ def tuned_entries(
             raise InputError(f"{text!r} is no setting; write {form}")
         wanted.setdefault(name, []).append(replace(said, name=parameter))
     fields = tuple(sorted((_field(text) for text in policy), key=lambda item: item.name))
+    _said_once("--policy", fields)
+    for name, items in wanted.items():
+        _said_once(f"--set {name}", items)
     try:
         policy_of(Policy(name=DEFAULT_POLICY), RunContender(label="anybody", planners=("greedy",), policy=fields))
     except FieldError as error:
@@ -146,6 +150,13 @@ def tuned_entries(
     if twice:
         raise InputError(f"two contenders are called {twice[0]}")
     return made
+
+
+def _said_once(option: str, items: Sequence[TuningSetting]) -> None:
+    """Raises InputError where two values are given for one name: nobody knows which is meant."""
+    twice = next((name for name, many in Counter(item.name for item in items).items() if many > 1), None)
+    if twice is not None:
+        raise InputError(f"{option}: {twice} is said twice")
 
 
 def _tuned(
@@ -177,12 +188,12 @@ def _field(text: str, form: str = "field=value") -> TuningSetting:
 
 
 def _json(said: str) -> str:
-    """What was written, as JSON: numbers and truth values as themselves, anything else as a string."""
+    """What was written, as JSON: numbers, truth values and lists as themselves, anything else as a string."""
     try:
         found = json.loads(said)
     except ValueError:
         found = said
-    return json.dumps(found if isinstance(found, bool | int | float | str) else said)
+    return json.dumps(found if isinstance(found, bool | int | float | str | list) else said)
 
 
 class PlannersOf:

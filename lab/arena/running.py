@@ -6,24 +6,20 @@ planners thought is told beside its outcome and never in it: an outcome holds no
 
 from __future__ import annotations
 
-import faulthandler
 import hashlib
-import os
 import pickle
-import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from multiprocessing import parent_process
 from pathlib import Path
-from threading import current_thread, main_thread
 from typing import TypeAlias
 
 from agents.wire import mirrored
+from app.own_planners import TooLongError, limited
 from lab.arena.contenders import ContenderEntry, PlannersOf
 from lab.outcome import (
     About,
@@ -47,8 +43,8 @@ from solvers.version import VERSION
 
 PLANNER_S_MAX = 1800.0
 """On the clock, for one plan."""
-DEAF_TIMES, DEAF_S, DEAF_STATUS = 1.1, 2.0, 1
-"""When a worker ends whose planner does not hear that its time is over, and how."""
+DEAF_STATUS = 1
+"""How a worker ends whose planner does not hear that its time is over."""
 
 
 @value
@@ -116,7 +112,7 @@ class _Timed:
         # A planner of the user's has a picture of its own, as it has in production's child process.
         own = self.spec.name not in registry.names()
         given = pickle.loads(pickle.dumps(request)) if own else request
-        with _limited(self._watch.limit_s):
+        with limited(self._watch.limit_s, f"it thought for more than {self._watch.limit_s:g} s"):
             thought = registry.think(self._planner, given, state, reporter)
         if own and given != request:
             raise InvariantError("it changed the request that it was given")
@@ -124,35 +120,6 @@ class _Timed:
             facts = (str(fact.value) for reason in thought.proposal.reasons for fact in reason.facts)
             raise InputError("; ".join((*facts, "another planner would stand in for it")))
         return thought
-
-
-class _TooLongError(BaseException):
-    """Beyond what a planner can catch by accident."""
-
-
-@contextmanager
-def _limited(limit_s: float) -> Iterator[None]:
-    """Ends what takes longer on the clock, where signals can (the main thread of a process); and a worker with it, if
-    it hears none: in long native code, or since it caught or ignores them.
-    """
-    if current_thread() is not main_thread():
-        yield
-        return
-
-    def over(_number: int, _frame: object) -> None:
-        raise _TooLongError(f"it thought for more than {limit_s:g} s")
-
-    before = signal.signal(signal.SIGALRM, over)
-    signal.setitimer(signal.ITIMER_REAL, limit_s)
-    with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
-        if parent_process() is not None:
-            faulthandler.dump_traceback_later(DEAF_TIMES * limit_s + DEAF_S, exit=True, file=nowhere)
-        try:
-            yield
-        finally:
-            faulthandler.cancel_dump_traceback_later()
-            signal.setitimer(signal.ITIMER_REAL, 0.0)
-            signal.signal(signal.SIGALRM, before)
 
 
 LOADER = "lab.arena.loading:load"
@@ -359,5 +326,5 @@ def _check(task: RunTask, about: About, outcome: RunOutcome) -> None:
 
 def _sentence(error: BaseException) -> str:
     text = " ".join(str(error).split())
-    plain = isinstance(error, HeadroomError | _TooLongError) and text
+    plain = isinstance(error, HeadroomError | TooLongError) and text
     return text if plain else f"{type(error).__name__}: {text}".removesuffix(": ")

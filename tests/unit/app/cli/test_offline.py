@@ -87,6 +87,14 @@ def test_demand_that_cannot_be_served_is_said_with_numbers(files: Path, headroom
     assert all(code in said.out for code in codes)
 
 
+def test_a_job_that_waits_is_short_of_no_requests(files: Path, headroom: Headroom) -> None:
+    waiting = builders.lab(jobs=(builders.job(memory_mib=10_000_000),), policy=GREEDY)
+    (files / "s.json").write_text(canonical_json(waiting))
+    said = headroom("plan", "--snapshot", f"{files}/s.json")
+    assert said.status == Exit.OK
+    assert "unserved: 1 workload (weighted" in said.out
+
+
 def test_only_the_lanes_workloads_move_and_verify_asks_for_the_same_lane(files: Path, headroom: Headroom) -> None:
     shadow = builders.lab([builders.service(), builders.service("ghost", mode=ServiceMode.SHADOW)], policy=GREEDY)
     (files / "s.json").write_text(canonical_json(shadow))

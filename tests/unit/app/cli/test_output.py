@@ -123,7 +123,10 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, module: str, 
 
 @pytest.mark.parametrize(
     ("amount", "text"),
-    [(0, "0"), (0.12345, "0.1235"), (1.5, "1.5"), (123.456, "123.5"), (12345.6, "12,346"), (-2.0, "-2"), (-1e-7, "0")],
+    [
+        *((0, "0"), (0.12345, "0.1235"), (1.5, "1.5"), (123.456, "123.5"), (12345.6, "12,346"), (-2.0, "-2")),
+        *((-1e-7, "0"), (1e300, "1.000e+300")),
+    ],
 )
 def test_numbers_have_the_digits_they_need(amount: float, text: str) -> None:
     assert number(amount) == text

@@ -8,8 +8,9 @@ import pytest
 
 from lab.arena.contenders import PlannersOf, contender_names, entry_of, tuned_entries
 from lab.outcome import TuningSetting
+from lab.world.world import policy_of
 from solvers.domain.ids import PolicyName
-from solvers.domain.policy import Policy
+from solvers.domain.policy import DEFAULT_POLICY, Policy
 from solvers.errors import EngineError, FieldError, InputError, NotFoundError
 from solvers.policies.hetsev.planner import HetSev
 
@@ -85,11 +86,22 @@ def test_a_policy_holds_for_all(name: str, told: str) -> None:
         ("greedy.x=1", "nobody here is called greedy"),
         ("saturation=1", "is no setting"),
         ("hetsev.saturation", "is no setting"),
+        ("hetsev.saturation=[0.5]", "saturation"),
     ],
 )
 def test_what_cannot_be_set_is_refused(setting: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
         tuned_entries([entry_of("hetsev")], [setting], [])
+
+
+def test_nothing_is_set_twice_and_a_list_may_be() -> None:
+    with pytest.raises(InputError, match="--policy: cooldown_s is said twice"):
+        tuned_entries([entry_of("hetsev")], [], ["cooldown_s=1", "objective=[]", "cooldown_s=2"])
+    with pytest.raises(InputError, match="--set hetsev: queues is said twice"):
+        tuned_entries([entry_of("hetsev")], ["hetsev.queues=1", "hetsev.queues=2"], [])
+    (made,) = tuned_entries([entry_of("hetsev")], [], ['objective=["unserved","cost"]'])
+    told = policy_of(Policy(name=DEFAULT_POLICY), made.contender).objective
+    assert [item.value for item in told] == ["unserved", "cost"]
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,15 @@ def test_what_a_file_prints_is_no_part_of_an_answer(tmp_path: Path, capsys: pyte
     assert capsys.readouterr() == ("", "looked at\n")
 
 
+@pytest.mark.parametrize("where", ["", "class Mine:\n    def __init__(self):\n        "])
+def test_a_file_that_never_ends_is_refused_in_time(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_planners, "LOAD_S", 0.2)
+    name = written(tmp_path, f"{where}exec('while True:\\n try:\\n  sum(range(100))\\n except Exception: pass')\n")
+    with pytest.raises(InputError, match=r"mine\.py takes more than 0\.2 s to load Mine"):
+        own_planners.load_planner(name)
+    assert own_planners.load_planner(written(tmp_path, GOOD)).spec.name == "mine"
+
+
 def test_a_planner_is_made_from_its_text_alone() -> None:
     file, _, wanted = EXAMPLE.rpartition(":")
     made = own_planners.planner_from(own_planners.source_of(file), "elsewhere.py", wanted)
