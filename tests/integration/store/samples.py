@@ -185,7 +185,8 @@ def put_samples(session: Session, said: Report, received_at: datetime) -> None:
 
 def put_rows(session: Session, said: Report, received_at: datetime) -> None:
     """The same as releases before stored it: a row for each device and each process."""
-    head = {"received_at": received_at, "observed_at": datetime.fromtimestamp(said.observed_at_s, UTC)}
+    head: dict[str, object] = {"received_at": received_at}
+    head |= {"observed_at": datetime.fromtimestamp(said.observed_at_s, UTC)}
     head |= {"node_id": said.node, "boot_id": said.boot_id, "sequence": said.sequence, "interval_s": said.interval_s}
     for table, items in (("device_samples", said.devices), ("replica_samples", said.replicas)):
         for item in items:
