@@ -232,7 +232,7 @@ class WorldObserver:
         now_s, silent_s = self.state.now_s, self.policy.device_silent_after_s
         heard = {node: found for node, found in sorted(report.nodes.items()) if now_s - found.at_s <= silent_s}
         readings = [each.aged(now_s) for each in heard.values()]
-        open_works = [each for each in self.state.works.values() if each.at_s <= now_s and each.ended_s is None]
+        open_works = self.state.open_works
         picture = replace(
             self._still(),
             taken_at_s=now_s,

@@ -28,7 +28,7 @@ from solvers.cycle.ports import CycleOrder, Ports
 from solvers.cycle.record import CycleRecord, HoldReason
 from solvers.cycle.record import Lane as CycleLane
 from solvers.domain.arrays import Streams
-from solvers.domain.ids import CycleId, JobId, ServiceId
+from solvers.domain.ids import CycleId, JobId, ServiceId, WorkloadId
 from solvers.domain.plan import Plan
 from solvers.domain.snapshot import ReplicaState
 from solvers.domain.workload import WorkloadKind
@@ -131,6 +131,8 @@ class Run:
     cycles_due: int = 0
     planned_rps: dict[ServiceId, float] = field(default_factory=dict)
     """What the last cycle planned for."""
+    planned_works: set[WorkloadId] = field(default_factory=set)
+    """Jobs and tasks that were open then."""
     periods: int = 0
     index: int = 0
     before: Count = field(default_factory=Count)
@@ -180,9 +182,10 @@ class Run:
             kernel.at(kernel.now_s + self.scenario.rhythm.report_delay_s, Priority.CYCLE, self._look)
 
     def _look(self) -> None:
-        """A cycle before its time, where demand calls for one."""
+        """A cycle before its time, where demand calls for one, or a job came."""
         demands, target = self.observer.coming.demands, self.state.target
-        if demand_alarms(demands, target, lambda _: self.scenario.policy, self.planned_rps):
+        alarms = demand_alarms(demands, target, lambda _: self.scenario.policy, self.planned_rps)
+        if alarms or not self.planned_works.issuperset(each.id for each in self.state.open_works):
             self._cycle()
         else:
             self.observer.observe()
@@ -203,6 +206,7 @@ class Run:
         )
         record = run_cycle(self.ports, order)
         self.planned_rps = {item.service: item.rate_rps_upper for item in record.snapshot.demands}
+        self.planned_works = {each.id for each in self.state.open_works}
         decision = record.decision
         if decision is not None and not decision.promote and not set(decision.reasons) <= _QUIET:
             reasons = ", ".join(reason.value for reason in decision.reasons)

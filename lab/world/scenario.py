@@ -199,7 +199,8 @@ class Rhythm:
 
     cycle_s: Annotated[float, POSITIVE] = 15.0
     look_s: Annotated[float, POSITIVE] | None = late(None)
-    """How often it is seen whether demand left what stands, which production answers with a cycle at once; None: never.
+    """How often it is seen whether demand left what stands, or jobs came: production answers that with a cycle
+    at once. None: never.
     """
     count_s: Annotated[float, POSITIVE] | None = late(None)
     """How often gateways count what is asked, and have what jumped looked at; None: they wait for the look."""

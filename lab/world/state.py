@@ -353,6 +353,11 @@ class State:
     def target(self) -> Target:
         return self.wish.target
 
+    @property
+    def open_works(self) -> list[Work]:
+        """Jobs and tasks that came and did not end."""
+        return [each for each in self.works.values() if each.at_s <= self.now_s and each.ended_s is None]
+
     def touch(self, cell: WorldDevice) -> None:
         self.changed[cell.id] = cell
 

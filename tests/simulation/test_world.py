@@ -179,17 +179,20 @@ def test_a_full_queue_shows_what_the_hardware_gives(level: Level) -> None:
     assert found.metric("violation_pct") == pytest.approx(0.0, abs=1.0)
 
 
+TRAIN = TrainingJob(
+    project=ProjectName("demo"),
+    name="train",
+    model=ModelName("resnet50-trt"),
+    iterations_total=200,
+    iteration_ms_reference=100.0,
+    gpu_type_reference=real_type("v100").name,
+    memory_mib=2000,
+)
+
+
 @pytest.mark.parametrize("level", list(Level))
 def test_jobs_and_tasks_end_and_leave(level: Level) -> None:
-    job = TrainingJob(
-        project=ProjectName("demo"),
-        name="train",
-        model=ModelName("resnet50-trt"),
-        iterations_total=200,
-        iteration_ms_reference=100.0,
-        gpu_type_reference=real_type("v100").name,
-        memory_mib=2000,
-    )
+    job = TRAIN
     task = OfflineTask(
         project=ProjectName("demo"),
         name="batch",
@@ -309,6 +312,21 @@ def test_demand_that_leaves_what_stands_is_planned_for_before_the_next_cycle() -
     assert 30.0 < changes[1] <= 40.0
     assert (seen.metric("cycles") or 99.0) < 5.0, "only what demand calls for"
     assert (seen.metric("violation_pct") or 99.0) < 0.5 * (unseen.metric("violation_pct") or 0.0)
+
+
+def test_jobs_that_come_are_planned_for_before_the_next_cycle() -> None:
+    made = scenario(
+        traffic=(traffic("resnet50-trt", 40.0),),
+        jobs=(JobEntry(job=TRAIN, at_s=11.0),),
+        rhythm=Rhythm(cycle_s=1000.0),
+    )
+    assert checked_run(made, contender("greedy")).jobs[0].waited_s is None
+    seen = checked_run(replace(made, rhythm=replace(made.rhythm, look_s=5.0)), contender("greedy"))
+    (job,) = seen.jobs
+    assert job.waited_s is not None
+    assert job.waited_s > 4.0, "nobody looks before"
+    assert seen.metric("cycles") == 2.0, "the first one, and when the job came"
+    assert [item.at_s for item in seen.deeds if item.kind == "promotion"][1] == 15.0
 
 
 def test_a_jump_is_planned_for_as_soon_as_gateways_have_counted_it_whole() -> None:
