@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 
 from app.records import record
 from app.store.sql import named, put_over, records
-from app.store.tables import TABLES, demand_memories, profile_points
+from app.store.tables import TABLES, demand_memories, job_progress, profile_points
 from solvers.cycle.memory import Past
 from solvers.cycle.offered import CountedLoads
 from solvers.domain.telemetry import DEMAND_COUNT_S, DEMAND_JUMP_SIGMAS
@@ -192,6 +192,11 @@ def intent_mark(session: Session) -> str:
     )
     learned = session.execute(named("newest_fit")).scalar_one()
     return " ".join((*sorted(session.execute(union_all(*marks)).scalars()), str(learned)))
+
+
+def works_ended(session: Session) -> int:
+    """How many jobs and tasks are done."""
+    return session.execute(select(func.count(job_progress.c.finished_at))).scalar_one()
 
 
 def live_nodes(session: Session, silent_s: float) -> tuple[str, ...]:

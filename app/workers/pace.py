@@ -34,6 +34,7 @@ class CycleCause(StrEnum):
     PLACE = "place"
     INTENT = "intent"
     FLEET = "fleet"
+    ENDED = "ended"
     DEMAND = "demand"
     RETRY = "retry"
 
@@ -41,12 +42,13 @@ class CycleCause(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseSight:
     """What a cheap look at the database shows: a mark of all documents, the nodes that report, by each time after which
-    some policy calls them silent, and all that ever did.
+    some policy calls them silent, all that ever did, and how many jobs and tasks are done, whose share is free.
     """
 
     intent: str
     live_nodes: tuple[tuple[str, ...], ...]
     hearing: Hearing
+    works_ended: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +71,8 @@ def cause_of(sight: DatabaseSight, memory: CycleMemory, now_s: float) -> CycleCa
         return CycleCause.INTENT
     if sight.live_nodes != memory.sight.live_nodes:
         return CycleCause.FLEET
+    if sight.works_ended != memory.sight.works_ended:
+        return CycleCause.ENDED
     if memory.retry_at_s is not None and now_s >= memory.retry_at_s:
         return CycleCause.RETRY
     return None

@@ -408,7 +408,7 @@ class PlannerWorker:
         return Leader(holder=self._parts.keeper.holder, fencing=fencing) if fencing is not None else None
 
     def _watch(self, leader: Leader) -> None:
-        """Plan promptly when documents or the reporting nodes changed, a hold has passed, or a load jumped."""
+        """Plan promptly when documents or the reporting nodes changed, a job ended, a hold passed, or a load jumped."""
         if leader.fencing != self._term:
             # Partitions as soon as we lead: whoever restarts us often would never see a first interval pass.
             self._term = leader.fencing
@@ -465,6 +465,7 @@ class PlannerWorker:
                 intent=telemetry.intent_mark(session),
                 live_nodes=snapshots.nodes_heard(session),
                 hearing=telemetry.hearing(session),
+                works_ended=telemetry.works_ended(session),
             )
         if deaf(sight, self._parts.settings.report_interval_s):
             self._deaf_at_s = self._parts.clock.now_s()

@@ -182,10 +182,10 @@ class Run:
             kernel.at(kernel.now_s + self.scenario.rhythm.report_delay_s, Priority.CYCLE, self._look)
 
     def _look(self) -> None:
-        """A cycle before its time, where demand calls for one, or a job came."""
+        """A cycle before its time, where demand calls for one, or a job came or ended."""
         demands, target = self.observer.coming.demands, self.state.target
         alarms = demand_alarms(demands, target, lambda _: self.scenario.policy, self.planned_rps)
-        if alarms or not self.planned_works.issuperset(each.id for each in self.state.open_works):
+        if alarms or self.planned_works != {each.id for each in self.state.open_works}:
             self._cycle()
         else:
             self.observer.observe()

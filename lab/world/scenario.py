@@ -199,7 +199,7 @@ class Rhythm:
 
     cycle_s: Annotated[float, POSITIVE] = 15.0
     look_s: Annotated[float, POSITIVE] | None = late(None)
-    """How often it is seen whether demand left what stands, or jobs came: production answers that with a cycle
+    """How often it is seen whether demand left what stands, or jobs came or ended: production answers that with a cycle
     at once. None: never.
     """
     count_s: Annotated[float, POSITIVE] | None = late(None)

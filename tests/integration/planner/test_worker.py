@@ -115,6 +115,20 @@ def test_changed_documents_and_a_new_node_are_planned_promptly(world: World, sta
     assert world.column("SELECT DISTINCT state FROM cycles") == ["closed"]
 
 
+def test_the_share_of_a_job_that_ended_is_planned_for_promptly(world: World, start: Start) -> None:
+    world.build()
+    worker = start()
+    wait_until(lambda: generation(world) == 1, "the first plan")
+    leader, before = worker._leader(), settled(world)
+    assert leader is not None
+    columns = "(kind, project, name, done, executions, executed_ms, begun_at)"
+    world.rows(f"INSERT INTO job_progress {columns} VALUES ('job', 'vision', 'train', 9, 1, 1.0, now()) RETURNING 1")
+    worker._watch(leader)
+    assert cycles_closed(world) == before, "it goes on"
+    world.rows("UPDATE job_progress SET finished_at = now() RETURNING 1")
+    wait_until(lambda: cycles_closed(world) > before, "its end is noticed")
+
+
 def test_a_child_that_does_not_start_is_started_by_the_first_plan(
     world: World, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -31,7 +31,9 @@ from solvers.planners.base import Budget
 from tests.builders import demand
 from tests.unit.app.services.whatif.small_fleet import POLICY, assignment, service, snapshot
 
-SIGHT = DatabaseSight(intent="services 1/7", live_nodes=(("a", "b"),), hearing=Hearing(nodes=2, unheard_s=1.0))
+SIGHT = DatabaseSight(
+    intent="services 1/7", live_nodes=(("a", "b"),), hearing=Hearing(nodes=2, unheard_s=1.0), works_ended=3
+)
 LABELS = ServiceId("vision/labels")
 
 
@@ -96,9 +98,12 @@ def test_the_first_sight_is_news() -> None:
         (replace(SIGHT, live_nodes=(("a",),)), CycleCause.FLEET),
         (replace(SIGHT, live_nodes=(("a", "b", "c"),)), CycleCause.FLEET),
         (replace(SIGHT, live_nodes=(("a",), ("a", "b"))), CycleCause.FLEET),
+        (replace(SIGHT, works_ended=4), CycleCause.ENDED),
     ],
 )
-def test_changes_of_intent_and_fleet_are_due_at_once(sight: DatabaseSight, cause: CycleCause | None) -> None:
+def test_changes_of_intent_and_fleet_and_ends_of_jobs_are_due_at_once(
+    sight: DatabaseSight, cause: CycleCause | None
+) -> None:
     memory = remember(SIGHT, [record_of(Decision(promote=True))], 100.0)
     assert cause_of(sight, memory, 1_000_000.0) is cause
 
