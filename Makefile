@@ -97,11 +97,11 @@ down: ## Stop what `make up` started; the data stays
 
 test: system-deps $(VENV)/.dev-stamp ## Run every test that needs no GPU (TEST_ARGS=...)
 	@# Six at a time, for many wait for other processes, each file in one process and the little ones of tests/unit last;
-	@# then those that measure what happens within seconds, two at a time: they mostly wait. Up to three that fail run
-	@# once more, alone, and are named at the end as what is to be mended.
+	@# then what measures what happens within seconds, with the machine to itself: whoever only waits does so beside the
+	@# others. Up to three that fail run once more, alone, and are named at the end as what is to be mended.
 	@rm -f $(DURATIONS)
 	$(BIN)/pytest --workers 6 --again 3 --durations-kept $(DURATIONS) -m "not gpu and not alone and not rl and not claims" $(COVER_TOGETHER) $(TEST_ARGS) $(if $(TEST_ARGS),|| [ $$? = 5 ])
-	$(BIN)/pytest --workers 2 --again 1 --durations-kept $(DURATIONS) -m "alone and not gpu and not rl" $(COVER_ALONE) $(or $(TEST_ARGS),$(ALONE)) $(if $(TEST_ARGS),|| [ $$? = 5 ])
+	$(BIN)/pytest --workers 1 --again 1 --durations-kept $(DURATIONS) -m "alone and not gpu and not rl" $(COVER_ALONE) $(or $(TEST_ARGS),$(ALONE)) $(if $(TEST_ARGS),|| [ $$? = 5 ])
 
 coverage: COVER_TOGETHER = --cov --cov-report=
 coverage: COVER_ALONE = --cov --cov-append --cov-report=term

@@ -31,7 +31,6 @@ COLUMNS = (
 
 
 @pytest.mark.integration
-@pytest.mark.alone
 def test_the_whole_product_serves_grows_bills_and_leaves_nothing_behind(tmp_path: Path, nvml_library: Path) -> None:
     host = HostStandIn(tmp_path, ("h100",), nvml_library)
     try:

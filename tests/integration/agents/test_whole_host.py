@@ -18,7 +18,7 @@ from agents.processes import environment_of
 from tests.integration.agents.whole_host import CLOCK_MHZ, NODE, POLICY, SECRET, SERVICE, WholeHost, send
 from tests.standins.nvml.fixtures import compile_library
 
-pytestmark = [pytest.mark.integration, pytest.mark.alone]
+pytestmark = pytest.mark.integration
 
 LOW_RPS, HIGH_RPS = 15.0, 40.0
 EXCLUSIVE = 3

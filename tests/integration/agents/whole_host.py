@@ -49,7 +49,8 @@ name: default
 planners: [joint, greedy]
 cost_basis: device
 energy_usd_per_kwh: 2
-deadline_s: 2
+deadline_s: 60
+work_units: 200
 cooldown_s: 0
 gain_usd_per_h_min: 0
 gain_pct_min: 0

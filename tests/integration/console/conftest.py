@@ -35,6 +35,8 @@ UNUSED = (
     *("DestroyProfileOnBrowserClose", "HttpsFirstBalancedModeAutoEnable", "HttpsUpgrades", "LensOverlay"),
     *("MediaRouter", "NetworkTimeServiceQuerying", "OptimizationHints", "PaintHolding", "PreconnectToSearch"),
     "ThirdPartyStoragePartitioning",
+    # A process that waits for the next window, which is another site's or another visitor's as often as not.
+    "SpareRendererForSitePerProcess",
     # Two pages of the browser's own address bar behind every window: a third of what it costs.
     *("WebUIOmniboxPopup", "WebUIOmniboxAimPopup"),
 )

@@ -28,6 +28,7 @@ from tests import builders
 from tests.integration.api.world import CLUSTER, DEVICE, NODE, OWN
 from tests.integration.console.conftest import LONG, WORK, Served
 from tests.integration.console.visitor import SIGN_IN, SIGN_OUT, Entrance, Visitor
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -685,21 +686,24 @@ def test_the_bill_is_taken_along_as_files(operator: Visitor) -> None:
 def test_who_was_signed_out_meanwhile_is_asked_to_sign_in_by_every_form(
     entrance: Entrance, served: Served, path: str
 ) -> None:
-    visitor = entrance.window()
-    visitor.sign_in(served.tokens["operator"])
+    visitor = entrance.signed_in(served.tokens["operator"])
+    held = visitor.page.context.cookies()
     visitor.open(path)
     visitor.page.context.add_cookies([{"name": COOKIE, "value": "over", "url": visitor.address}])
-    if path == "/what-if":
-        visitor.page.get_by_label("load of option 1").fill("2")
-        visitor.page.get_by_role("button", name="Plan them").click()
-    elif path == "/costs?by=day":
-        visitor.page.get_by_role("link", name="CSV", exact=True).click()
-    elif path == "/costs":
-        visitor.page.locator("#by").select_option("model")
-    else:
-        visitor.page.get_by_role("searchbox", name="Find").press_sequentially("vis")
-    expect(visitor.page.get_by_text("You are signed out: sign in again.")).to_be_visible()
-    assert "?" in visitor.page.url
+    try:
+        if path == "/what-if":
+            visitor.page.get_by_label("load of option 1").fill("2")
+            visitor.page.get_by_role("button", name="Plan them").click()
+        elif path == "/costs?by=day":
+            visitor.page.get_by_role("link", name="CSV", exact=True).click()
+        elif path == "/costs":
+            visitor.page.locator("#by").select_option("model")
+        else:
+            visitor.page.get_by_role("searchbox", name="Find").press_sequentially("vis")
+        expect(visitor.page.get_by_text("You are signed out: sign in again.")).to_be_visible()
+        assert "?" in visitor.page.url
+    finally:
+        visitor.page.context.add_cookies(held)
     # A stream that asks anew meanwhile is refused as well.
     visitor.wrong = [line for line in visitor.wrong if not re.search(f"status: 401 .*{STREAM}|console: .* 401", line)]
 
@@ -980,7 +984,8 @@ def test_plans_that_follow_closely_are_named_legibly(entrance: Entrance, served:
         visitor.page.add_init_script(WRITTEN)
         visitor.open(f"/services/{OWN}/vision")
         visitor.link().to_have_text("live")
-        visitor.page.wait_for_function("window.written.length > 0")
+        # The browser's own waiting asks by `eval`, which the page forbids whenever the first answer is not yet.
+        wait_until(lambda: visitor.page.evaluate("window.written.length > 0"), "the chart is drawn")
         visitor.wide()
         drawn = sorted(visitor.page.evaluate(LAST_WRITTEN), key=lambda item: item[1])
     finally:

@@ -137,8 +137,8 @@ loosest promise of the fleet has it (p98): who finds no room for a shadow begins
 """
 BUSY = 5.0
 """Simulated workers on a busy machine begin later and answer later than promised: so many times as many may fail."""
-JUDGED = 30_000.0
-"""Requests after which a switch is judged, some twenty seconds of them."""
+JUDGED = 15_000.0
+"""Requests after which a switch is judged, some ten seconds of them."""
 
 
 LONG = pytest.mark.claims
