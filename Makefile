@@ -14,9 +14,6 @@ TEST_ARGS ?=
 CLAIMS_ARGS ?=
 MUTANTS_ARGS ?=
 LOCK_ARGS ?=
-DURATIONS := .test-durations
-# Whole files, by their mark: nothing else is loaded and collected while nothing else runs.
-ALONE = $(shell grep -rl --include='test_*.py' 'pytest\.mark\.alone' tests)
 
 # Environments of containers often forbid it; then every process compiles every source and test that it loads.
 unexport PYTHONDONTWRITEBYTECODE
@@ -96,15 +93,11 @@ down: ## Stop what `make up` started; the data stays
 # --- proving ----------------------------------------------------------------------------------------------------------
 
 test: system-deps $(VENV)/.dev-stamp ## Run every test that needs no GPU (TEST_ARGS=...)
-	@# Six at a time, for many wait for other processes, each file in one process and the little ones of tests/unit last;
-	@# then what measures what happens within seconds, with the machine to itself: whoever only waits does so beside the
-	@# others. Up to three that fail run once more, alone, and are named at the end as what is to be mended.
-	@rm -f $(DURATIONS)
-	$(BIN)/pytest --workers 6 --again 3 --durations-kept $(DURATIONS) -m "not gpu and not alone and not rl and not claims" $(COVER_TOGETHER) $(TEST_ARGS) $(if $(TEST_ARGS),|| [ $$? = 5 ])
-	$(BIN)/pytest --workers 1 --again 1 --durations-kept $(DURATIONS) -m "alone and not gpu and not rl" $(COVER_ALONE) $(or $(TEST_ARGS),$(ALONE)) $(if $(TEST_ARGS),|| [ $$? = 5 ])
+	@# Six at a time, for many wait for other processes, each file in one process and the little ones of tests/unit last.
+	@# Up to three that fail run once more, with the machine to themselves, and are named at the end as what is to be mended.
+	$(BIN)/pytest --workers 6 --again 3 --durations-kept .test-durations -m "not gpu and not rl and not claims" $(COVER) $(TEST_ARGS)
 
-coverage: COVER_TOGETHER = --cov --cov-report=
-coverage: COVER_ALONE = --cov --cov-append --cov-report=term
+coverage: COVER = --cov --cov-report=term
 coverage: test ## As `test`, and tell which lines and branches ran: twice the processor time
 
 check: $(VENV)/.dev-stamp ## Format, lint, types, import contracts and the fast tests: run it before every commit

@@ -32,7 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--golden-rewrite", action="store_true", help="write golden files anew; review the difference")
     parser.addoption("--workers", type=int, default=0, help="run files in this many processes (tests/workers.py)")
     parser.addoption("--again", type=int, default=0, help="run so many that failed once more, alone (tests/workers.py)")
-    parser.addoption("--durations-kept", type=Path, help="file in which the parts of a split run add up what they cost")
+    parser.addoption("--durations-kept", type=Path, help="file in which a run keeps what its files cost")
     parser.addoption("--examples", type=Path, help="file that the API's examples are written to")
     parser.addoption("--pictures", type=Path, help="folder that the console's pictures are written to")
     parser.addoption(

@@ -1,9 +1,8 @@
 """What a run of the tests costs: wall and processor seconds in all, and its dearest files.
 
-A run that was split passes `--durations-kept FILE`: each part adds what the earlier parts left in that file, so that
-the last one tells of all. Processor seconds include those of processes that a test started and waited for; what a
-daemon spends that outlives its parent (PostgreSQL, `headroom up`, a browser) is seen only among all that this machine's
-processors did, whoever asked for it.
+`--durations-kept FILE` keeps them of all files. Processor seconds include those of processes that a test started and
+waited for; what a daemon spends that outlives its parent (PostgreSQL, `headroom up`, a browser) is seen only among all
+that this machine's processors did, whoever asked for it.
 """
 
 from __future__ import annotations
@@ -65,17 +64,11 @@ class Durations:
         self._cpu_s[file] += sum(float(str(value)) for name, value in report.user_properties if name == _PROPERTY)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Tell the sums, and keep them for the next part."""
+        """Tell the sums, and keep them."""
         if not self._wall_s:
             return
         sums = {"wall_s": time.monotonic() - self._began_s, "cpu_s": cpu_s(), "busy_s": busy_s() - self._began_busy_s}
         if self._kept is not None:
-            if self._kept.exists():
-                before = json.loads(self._kept.read_text(encoding="utf-8"))
-                sums = {name: number + before[name] for name, number in sums.items()}
-                for file, (file_wall_s, file_cpu_s) in before["files"].items():
-                    self._wall_s[file] += file_wall_s
-                    self._cpu_s[file] += file_cpu_s
             files = {file: (self._wall_s[file], self._cpu_s[file]) for file in sorted(self._wall_s)}
             self._kept.write_text(json.dumps({**sums, "files": files}, indent=1), encoding="utf-8")
         wall_s, spent_s, machine_s = sums.values()

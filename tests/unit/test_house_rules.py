@@ -83,12 +83,6 @@ def test_the_rules_see_what_they_are_for() -> None:
     assert found == [["f: 4 levels"], [], [], ["f: 61 lines"], ["module: 501 lines"]]
 
 
-def test_who_must_be_alone_is_where_make_test_looks() -> None:
-    marked = [path for path in (ROOT / "tests").rglob("test_*.py") if "mark.alone" in path.read_text(encoding="utf-8")]
-    elsewhere = {path for path in marked if not path.is_relative_to(ROOT / "tests" / "integration")}
-    assert elsewhere == {ROOT / "tests" / "unit" / "test_house_rules.py"}  # which only speaks of it
-
-
 def test_tests_with_processes_and_databases_say_so() -> None:
     """`make check` would run them otherwise."""
     silent = [

@@ -19,7 +19,7 @@ from headroom_client import Client
 from tests.integration.api.serving import serving
 from tests.integration.api.world import CLUSTER, build_world
 
-pytestmark = [pytest.mark.integration, pytest.mark.alone]
+pytestmark = pytest.mark.integration
 
 HAND_OVERS = 5
 REQUESTS_MIN = 3000
