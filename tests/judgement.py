@@ -6,6 +6,7 @@ within the memory, and what the device then serves, draws and costs.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -181,7 +182,7 @@ def watts_at_share(problem: JointProblem, cells: Floats, share_pct: float) -> Fl
 
 def _neighbours(problem: JointProblem, cells: Floats, share_pct: float) -> tuple[Floats, Floats, float]:
     shares = problem.shares_pct
-    above = int(np.searchsorted(shares, share_pct - TOLERANCE))
+    above = int(shares.searchsorted(share_pct - TOLERANCE))
     above = min(above, len(shares) - 1)
     if shares[above] <= share_pct + TOLERANCE:
         return cells[above], cells[above], 1.0
@@ -197,12 +198,20 @@ def serve(problem: JointProblem, variant: int, mean_ms: Floats, tail_ms: Floats)
     already carry every slowdown.
     """
     work = problem.workloads[problem.variants[variant].workload]
-    batch = problem.batches.astype(np.float64)
     promise = Promises(
         limit_ms=work.limit_ms,
         burst=work.burst,
         end_to_end=work.end_to_end,
         utilisation_max=work.utilisation_max,
     )
-    load = bearable(promise, batch, tail_ms)
-    return load.latency_ms, load.rate_rps(batch, mean_ms)
+    return _granted(promise, *(np.asarray(each, np.float64).tobytes() for each in (problem.batches, mean_ms, tail_ms)))
+
+
+@functools.lru_cache(1 << 12)
+def _granted(promise: Promises, batches: bytes, mean_ms: bytes, tail_ms: bytes) -> tuple[Floats, Floats]:
+    """The same latencies come again and again: beside somebody else, in another pool, at another clock."""
+    batch, mean, tail = (np.frombuffer(each) for each in (batches, mean_ms, tail_ms))
+    load = bearable(promise, batch, tail)
+    latency_ms, rate_rps = load.latency_ms, load.rate_rps(batch, mean)
+    latency_ms.flags.writeable = rate_rps.flags.writeable = False
+    return latency_ms, rate_rps
