@@ -1,5 +1,5 @@
-"""Names for arrays of numbers, of whole numbers and of yes or no, and records of parallel ones; and random numbers, a
-stream for every purpose, so that an extra draw in one place never disturbs another.
+"""Names for arrays of numbers, of whole numbers and of yes or no, records of parallel ones, the most and the best of
+many; and random numbers, a stream for every purpose, so that an extra draw in one place never disturbs another.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self, cast
+from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
 Flags = NDArray[np.bool_]
+Numbers = TypeVar("Numbers", Floats, Whole)
 
 
 class Parallel:
@@ -50,6 +51,32 @@ def _chain(parts: list[Any]) -> Any:
     if isinstance(parts[0], Parallel):
         return type(parts[0]).chained(parts)
     return np.concatenate(parts) if isinstance(parts[0], np.ndarray) else parts[0]
+
+
+def most_of(values: Numbers, of: Whole, first: Numbers) -> Numbers:
+    """By number the most of the values that are `of` it, and no less than at first."""
+    found = first.copy()
+    np.maximum.at(found, of, values)
+    return found
+
+
+def least_of(values: Numbers, of: Whole, first: Numbers) -> Numbers:
+    """Likewise the least, and no more than at first."""
+    found = first.copy()
+    np.minimum.at(found, of, values)
+    return found
+
+
+def unbeaten(sums: Floats, order: Whole, dust: float, most: int | None = None) -> Whole:
+    """Of rows in this order those that none before is as little as in every sum, so many at most."""
+    kept, front = list[int](), np.empty((len(order), sums.shape[1]))
+    for row in order.tolist():
+        if len(kept) == most:
+            break
+        if not (front[: len(kept)] <= sums[row] + dust).all(axis=1).any():
+            front[len(kept)] = sums[row]
+            kept.append(row)
+    return np.array(kept, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.domain.arrays import Flags, Floats, Whole
+from solvers.domain.arrays import Flags, Floats, Whole, most_of
 
 DUST = 1e-9
 
@@ -38,8 +38,7 @@ class Knapsack:
     @property
     def worth(self) -> Floats:
         """Serving comes before throughput: a replica served weighs more than all the throughput there can be."""
-        best = np.zeros(len(self.wanted))
-        np.maximum.at(best, self.model, self.throughput_rps)
+        best = most_of(self.throughput_rps, self.model, np.zeros(len(self.wanted)))
         return np.asarray(
             self.throughput_rps + self.staying_rps + (1.0 + 2.0 * float(best @ self.wanted)) * self.served
         )

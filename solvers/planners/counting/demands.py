@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from solvers.domain.arrays import Flags, Floats, Whole
+from solvers.domain.arrays import Flags, Floats, Whole, least_of
 
 DUST = 1e-9
 
@@ -61,8 +61,7 @@ def one_by_one(problem: Covers) -> Whole:
     """Each demand by its cheapest option that still fits, those first that count most for a $/h."""
     counts, left = np.zeros(problem.options, dtype=np.int64), problem.units.astype(np.int64)
     usd, units = problem.option_usd * problem.replicas_alone, problem.option_units * problem.replicas_alone
-    least = np.full(len(problem.demand), np.inf)
-    np.minimum.at(least, problem.option_demand, usd)
+    least = least_of(usd, problem.option_demand, np.full(len(problem.demand), np.inf))
     first = np.searchsorted(problem.option_demand, np.arange(len(problem.demand) + 1))
     for demand in np.argsort(-problem.unserved_usd / np.maximum(least, DUST), kind="stable").tolist():
         options = np.arange(first[demand], first[demand + 1])

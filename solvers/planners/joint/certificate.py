@@ -18,7 +18,7 @@ from math import exp, floor, inf, log
 
 import numpy as np
 
-from solvers.domain.arrays import Flags, Floats, Whole
+from solvers.domain.arrays import Flags, Floats, Whole, least_of, most_of
 from solvers.domain.ids import WorkloadId
 from solvers.domain.plan import Assignment, Plan
 from solvers.domain.policy import CostBasis, Term
@@ -373,9 +373,8 @@ def most_on_a_device(problem: JointProblem, works: Flags) -> Floats:
     share, alone_rps = judged.rows.shares_pct[:, 0], judged.capacity_rps[:, 0]
     work = problem.variant_workload[judged.rows.variants[:, 0]]
     each = np.array([item.per_device_max for item in problem.workloads])
-    most, dense = np.zeros(len(works)), np.zeros(len(works))
-    np.maximum.at(most, work, alone_rps * np.minimum(each[work], problem.members_max))
-    np.maximum.at(dense, work, alone_rps * WHOLE_PCT / share)
+    most = most_of(alone_rps * np.minimum(each[work], problem.members_max), work, np.zeros(len(works)))
+    dense = most_of(alone_rps * WHOLE_PCT / share, work, np.zeros(len(works)))
     return np.where(works, np.minimum(most, dense), 0.0)
 
 
@@ -402,9 +401,8 @@ def _at_a_glance(loose: Loosened, rows: Rows) -> Bound:
     work = problem.variant_workload[judged.rows.variants[:, 0]]
     part = np.minimum(judged.capacity_rps[:, 0] / np.maximum(problem.rate_rps[work], 1e-12), 1.0)
     able = (part > 0) & ~loose.paid[pool]
-    usd, each = problem.unserved_usd.copy(), np.full(len(problem.workloads), np.inf)
-    np.minimum.at(usd, work[able], taken[able] / part[able])
-    np.minimum.at(each, work[able], taken[able])
+    usd = least_of(taken[able] / part[able], work[able], problem.unserved_usd)
+    each = least_of(taken[able], work[able], np.full(len(problem.workloads), np.inf))
     usd, each = np.where(rows.wanted, usd, 0.0), np.where(np.isfinite(each), each, 0.0)
     many = np.where(rows.fewest >= 0, rows.lower[rows.fewest], 0.0) * each > usd
     duals = np.zeros(rows.count)
@@ -413,9 +411,7 @@ def _at_a_glance(loose: Loosened, rows: Rows) -> Bound:
     # They price neither devices nor what limits them.
     parts = (judged.take(np.s_[at : at + AT_ONCE_MAX]) for at in range(0, len(judged), AT_ONCE_MAX))
     worth = -np.concatenate([np.zeros(0), *(rows.columns(part).reduced(duals) for part in parts)])
-    most, dense = np.zeros((2, len(problem.pools)))
-    np.maximum.at(most, pool, worth)
-    np.maximum.at(dense, pool, worth / low_pct)
+    most, dense = (most_of(each, pool, np.zeros(len(problem.pools))) for each in (worth, worth / low_pct))
     clients = np.array([item.clients for item in problem.pools])
     several = np.minimum(clients * most, loose.room_pct * dense) - rows.item_prices(duals).fixed
     return Bound.of(rows, duals, np.maximum(0.0, several))

@@ -24,7 +24,7 @@ from math import comb
 
 import numpy as np
 
-from solvers.domain.arrays import Flags, Floats, Parallel, Whole
+from solvers.domain.arrays import Flags, Floats, Parallel, Whole, unbeaten
 from solvers.domain.ids import ServiceId, WorkloadId
 from solvers.domain.policy import Term
 from solvers.domain.workload import WorkloadKind
@@ -167,14 +167,10 @@ class Contents(Parallel):
 
 def _best(seats: Seats, found: Contents) -> Contents:
     """The best of what was found, the most valuable first, none worse than another in everything."""
-    rates, watts, kept = found.granted_rps, found.dynamic_w(seats.floor.judge), list[int]()
-    merits = np.column_stack([rates, -watts]) if len(seats.floor.room_w) else rates
-    for index in np.argsort(-rates @ seats.floor.problem.weight, kind="stable").tolist():
-        if len(kept) == KEPT_MAX:
-            break
-        if not kept or not (merits[kept] >= merits[index] - DUST).all(axis=1).any():
-            kept.append(index)
-    return found.take(np.array(kept, dtype=np.int64))
+    rates, watts = found.granted_rps, found.dynamic_w(seats.floor.judge)
+    sums = np.column_stack([-rates, watts]) if len(seats.floor.room_w) else -rates
+    order = np.argsort(-rates @ seats.floor.problem.weight, kind="stable")
+    return found.take(unbeaten(sums, order, DUST, KEPT_MAX))
 
 
 Known = dict[tuple[object, ...], tuple[tuple[object, ...], tuple[float, Judged] | None]]

@@ -15,7 +15,7 @@ from itertools import chain, product
 
 import numpy as np
 
-from solvers.domain.arrays import Floats, Whole
+from solvers.domain.arrays import Floats, Whole, most_of
 from solvers.domain.evidence import Candidate, Fact, Reason, ReasonCode
 from solvers.domain.grouping import grouped
 from solvers.domain.ids import GpuTypeName, ModelName, WorkloadId
@@ -130,8 +130,7 @@ def _looked_at(problem: JointProblem, numbers: list[int]) -> tuple[Whole, Whole,
     # What others leave is no choice of its own: there is too little of it.
     whole = ~np.array([pool.rest for pool in problem.pools], dtype=bool)[problem.kind_pool]
     every = np.flatnonzero(whole)
-    top = np.zeros(len(problem.pools), dtype=np.int64)
-    np.maximum.at(top, problem.kind_pool, problem.kind_clock_mhz)
+    top = most_of(problem.kind_clock_mhz, problem.kind_pool, np.zeros(len(problem.pools), dtype=np.int64))
     highest = np.flatnonzero(whole & (problem.kind_clock_mhz == top[problem.kind_pool]))
     total = int(variants.sum())
     shares = problem.shares_pct

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from solvers.domain.arrays import Whole
+from solvers.domain.arrays import Whole, unbeaten
 from solvers.domain.change import Target
 from solvers.domain.device import OFFERED, Offer, PowerScope, is_offered
 from solvers.domain.evidence import Resource
@@ -169,15 +169,11 @@ class _ElasticProgramme:
 def configs_of(judge: Judge, number: int) -> Judged:
     """One workload's configurations: on each pool those that no other beats in rate, watts and share at once."""
     judged = judge.alone_of(number)
-    rate, watts, share = judged.capacity_rps[:, 0], judged.draw_w, judged.rows.shares_pct[:, 0]
-    pool, kept = judge.problem.kind_pool[judged.rows.kind], list[int]()
-    for each in range(len(judge.problem.pools)):
-        front, able = list[int](), (pool == each) & (rate > 0)
-        for row in (at for at in np.lexsort((share, watts, -rate)).tolist() if able[at]):
-            if not any(watts[other] <= watts[row] and share[other] <= share[row] for other in front):
-                front.append(row)
-        kept += front
-    return judged.take(np.array(kept, dtype=np.int64))
+    judged = judged.take(judged.capacity_rps[:, 0] > 0)
+    sums = np.column_stack([-judged.capacity_rps[:, 0], judged.draw_w, judged.rows.shares_pct[:, 0]])
+    order, pool = np.lexsort(sums.T[::-1]), judge.problem.kind_pool[judged.rows.kind]
+    each = (order[pool[order] == number] for number in range(len(judge.problem.pools)))
+    return judged.take(np.concatenate([unbeaten(sums, mine, 0.0) for mine in each]))
 
 
 NEW = "more-"

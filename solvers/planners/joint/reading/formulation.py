@@ -14,7 +14,7 @@ from itertools import product
 
 import numpy as np
 
-from solvers.domain.arrays import Flags, Floats
+from solvers.domain.arrays import Flags, Floats, least_of, most_of
 from solvers.domain.device import ColocationClass
 from solvers.domain.evidence import Fact, Reason, ReasonCode
 from solvers.domain.grouping import grouped
@@ -335,12 +335,11 @@ def _workloads(
 ) -> tuple[Workload, ...]:
     """Workloads with what it is worth to serve them. `rates`: pool x variant, the most a whole device gives."""
     price = np.array([pool.usd_per_h for pool in draft.pools.pools])
-    most, cost = np.zeros(len(left)), np.full(len(left), np.inf)
     of = np.array([item.workload for item in variants], dtype=np.int64)
-    np.maximum.at(most, of, rates.max(axis=0, initial=0.0))
+    most = most_of(rates.max(axis=0, initial=0.0), of, np.zeros(len(left)))
     with np.errstate(divide="ignore", invalid="ignore"):
         per_rps = np.where(rates > 0, price[:, None] / rates, np.inf).min(axis=0, initial=np.inf)
-    np.minimum.at(cost, of, per_rps)
+    cost = least_of(per_rps, of, np.full(len(left), np.inf))
     worth = unserved_usd(left, cost * [item.rate_rps for item in left], float(price.max(initial=0.0)))
     domain = np.array([pool.failure_domain for pool in draft.pools.pools])
     within = (item.within(set(domain[rates[:, of == row].any(axis=1)].tolist())) for row, item in enumerate(left))

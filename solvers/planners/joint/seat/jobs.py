@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.domain.arrays import Floats
+from solvers.domain.arrays import Floats, most_of
 from solvers.domain.device import OFFERED
 from solvers.planners.joint.seat.seats import DUST, Move, Seats, Terms, members_of
 from solvers.planners.joint.solve.judge import Member
@@ -239,8 +239,8 @@ class _Jobs:
         if job not in self.speeds:
             problem, variant, pool = self._problem, self._variant(job), self._problem.kind_pool
             whole_ms = (problem.mean_ms[:, variant] * problem.shares_pct[:, None] / 100).min(axis=(1, 2))
-            best = np.zeros(len(problem.pools))
-            np.maximum.at(best, pool, np.where(problem.allowed[pool, variant], 1000 / whole_ms[problem.kind_table], 0))
+            speeds = np.where(problem.allowed[pool, variant], 1000 / whole_ms[problem.kind_table], 0)
+            best = most_of(speeds, pool, np.zeros(len(problem.pools)))
             self.speeds[job] = best / (best.max() or 1.0)
         whole = self.speeds[job][int(self.seats.floor.pool_of[place.device])]
         return float(whole * (place.share_pct / 100) ** PART_EXPONENT)

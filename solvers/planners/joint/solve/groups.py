@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from solvers.domain.arrays import Floats, Whole
+from solvers.domain.arrays import Flags, Floats, Whole, least_of
 from solvers.engines.deadline import Deadline
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import EMPTY, Layout, Pattern, Patterns
@@ -92,7 +92,7 @@ def _group(problem: JointProblem, of: Whole, number: int, *, low: float, high: f
     return Group(problem=small, variants=variants)
 
 
-def _owned(problem: JointProblem, mine: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], project: str) -> float:
+def _owned(problem: JointProblem, mine: Flags, project: str) -> float:
     """Part of a project's unserved value that is in the group."""
     values = np.array([work.unserved_usd if work.project == project else 0.0 for work in problem.workloads])
     return float(values[mine].sum() / values.sum()) if values.sum() > 0 else 1.0
@@ -126,6 +126,5 @@ def _whole_rate_usd(problem: JointProblem) -> Floats:
         rate = (1000 * problem.batches / problem.mean_ms[:, :, -1, :]).max(axis=2)
     usd = np.array([max(problem.pools[pool].usd_per_h, 1e-6) for pool in problem.kind_pool.tolist()])
     per_rps = usd[:, None] / np.maximum(rate[problem.kind_table], 1e-9)
-    cheapest = np.full(len(problem.workloads), np.inf)
-    np.minimum.at(cheapest, problem.variant_workload, per_rps.min(axis=0))
+    cheapest = least_of(per_rps.min(axis=0), problem.variant_workload, np.full(len(problem.workloads), np.inf))
     return np.where(np.isfinite(cheapest), cheapest, 0.0) * problem.rate_rps

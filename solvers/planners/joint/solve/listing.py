@@ -15,7 +15,7 @@ from itertools import combinations, combinations_with_replacement
 
 import numpy as np
 
-from solvers.domain.arrays import Floats, Whole
+from solvers.domain.arrays import Floats, Whole, most_of, unbeaten
 from solvers.engines.base import EngineAnswer, EngineStatus
 from solvers.engines.deadline import Deadline, ProgrammeWork, programme_answer
 from solvers.engines.highs import ColumnMaster, Columns
@@ -91,8 +91,7 @@ def _with_any_batch(problem: JointProblem) -> JointProblem:
     if apart.few_patterns:
         others = np.arange(len(apart.variants))[:, None, None] % batches != np.arange(batches)
         return replace(apart, mean_ms=np.where(others, np.inf, apart.mean_ms))
-    most_mib = np.zeros(len(problem.mean_ms))
-    np.maximum.at(most_mib, problem.kind_table, room_mib[problem.kind_pool])
+    most_mib = most_of(room_mib[problem.kind_pool], problem.kind_table, np.zeros(len(problem.mean_ms)))
     fits = (problem.memory_mib <= most_mib[:, None, None] + SAME)[:, :, None]
     least_w = np.where(np.isfinite(problem.mean_ms) & fits, problem.power_w, np.inf).min(axis=3, keepdims=True)
     return replace(
@@ -244,14 +243,7 @@ def _worth_having(problem: JointProblem, judged: Judged) -> Whole:
     group = np.asarray(np.unique(key, axis=0, return_inverse=True)[1]).ravel()
     order = np.lexsort((*sums.T[::-1], group))
     starts = np.flatnonzero(np.diff(group[order], prepend=-1))
-    kept = []
-    for some in np.split(order, starts[1:]):
-        front = np.zeros((0, sums.shape[1]))
-        for number in some.tolist():
-            if not (front <= sums[number] + SAME).all(axis=1).any():
-                front = np.concatenate([front, sums[number : number + 1]])
-                kept.append(number)
-    return np.sort(np.array(kept, dtype=np.int64))
+    return np.sort(np.concatenate([unbeaten(sums, some, SAME) for some in np.split(order, starts[1:])]))
 
 
 def _sums(problem: JointProblem, judged: Judged) -> Floats:

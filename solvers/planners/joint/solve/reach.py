@@ -20,7 +20,7 @@ from math import inf
 
 import numpy as np
 
-from solvers.domain.arrays import Whole
+from solvers.domain.arrays import Whole, most_of
 from solvers.engines.anneal import GroupChoices, Heat, RowEnds, annealed
 from solvers.engines.deadline import Deadline, ProgrammeWork, programme_answer
 from solvers.engines.highs import ColumnMaster, Columns, Relaxed
@@ -269,8 +269,8 @@ class _ReachProgramme:
         if relaxed is None:
             return Patterns.none(stands.judge.width)
         duals, groups = relaxed.row_duals[: rows.count], relaxed.row_duals[rows.count :]
-        room = np.full(len(stands.problem.pools), -np.inf)
-        np.maximum.at(room, stands.pool[stands.devices > 0], groups[: len(stands.pool)][stands.devices > 0])
+        used, nothing = stands.devices > 0, np.full(len(stands.problem.pools), -np.inf)
+        room = most_of(groups[: len(stands.pool)][used], stands.pool[used], nothing)
         duals[rows.pool_at : rows.cap_at] += np.where(np.isfinite(room), room, -HIGH_USD)
         step = max(1, stands.problem.share_step_pct)
         look = replace(PRICED_LOOK, step_pct=step * max(1, PRICED_LOOK.step_pct // step))
