@@ -53,6 +53,11 @@ class Fact:
     value: float | str
 
 
+def facts_of(**values: float | str) -> tuple[Fact, ...]:
+    """By name, in the order told."""
+    return tuple(Fact(name=name, value=value) for name, value in values.items())
+
+
 @value
 class Reason:
     """One step of an explanation: what (code), about whom (subject), and the facts."""

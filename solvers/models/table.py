@@ -54,19 +54,15 @@ def grids_of(profile: Profile) -> tuple[Grid, ...]:
 
 def grid_of(stack: Stack, row: int, layer: int) -> Grid | None:
     """One profile of a stack at one of its clocks; None where nothing was measured."""
-    measured = stack.measured[row, layer]
-    if not measured.any():
+    grid = stack.at(row, layer)
+    memory = grid.memory_mib[np.isfinite(grid.memory_mib)]
+    if not grid.measured.any():
         return None
-    memory = stack.memory_mib[row, layer]
-    return Grid(
-        clock_mhz_sm=int(stack.clocks_mhz[layer]),
-        batches=stack.batches,
-        shares_pct=stack.shares_pct,
-        latency_ms_mean=_filled(stack.mean_ms[row, layer], measured),
-        latency_ms_tail=_filled(stack.tail_ms[row, layer], measured),
-        memory_mib=np.where(np.isfinite(memory), memory, memory[np.isfinite(memory)].min()),
-        power_w=stack.power_w[row, layer],
-        measured=measured,
+    return replace(
+        grid,
+        latency_ms_mean=_filled(grid.latency_ms_mean, grid.measured),
+        latency_ms_tail=_filled(grid.latency_ms_tail, grid.measured),
+        memory_mib=np.where(np.isfinite(grid.memory_mib), grid.memory_mib, memory.min()),
     )
 
 
@@ -167,6 +163,19 @@ class Stack:
     memory_mib: Floats
     """profile x clock x batch; -inf where nothing was measured up to this batch."""
     measured: Flags
+
+    def at(self, rows: int | list[int], layer: int) -> Grid:
+        """One profile at a clock, or several: then the first axis of all its arrays is theirs."""
+        return Grid(
+            clock_mhz_sm=int(self.clocks_mhz[layer]),
+            batches=self.batches,
+            shares_pct=self.shares_pct,
+            latency_ms_mean=self.mean_ms[rows, layer],
+            latency_ms_tail=self.tail_ms[rows, layer],
+            memory_mib=self.memory_mib[rows, layer],
+            power_w=self.power_w[rows, layer],
+            measured=self.measured[rows, layer],
+        )
 
 
 def stacks(profiles: Iterable[Profile]) -> tuple[Stack, ...]:

@@ -7,16 +7,17 @@ are in the problem; why others are not is said for every GPU type.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from itertools import product
 
 import numpy as np
 
 from solvers.domain.arrays import Flags, Floats, least_of, most_of
 from solvers.domain.device import ColocationClass
-from solvers.domain.evidence import Fact, Reason, ReasonCode
+from solvers.domain.evidence import Reason, ReasonCode, facts_of
 from solvers.domain.grouping import grouped
 from solvers.domain.ids import DeviceId, GpuTypeName, ReplicaId, WorkloadId
 from solvers.domain.plan import Assignment
@@ -28,7 +29,7 @@ from solvers.models.serving.token_plans import SEQUENCES, token_miss
 from solvers.models.table import Tables
 from solvers.models.worth import pinned_settings
 from solvers.planners.joint.reading.pools import Pools, pools_of, with_rests
-from solvers.planners.joint.reading.tables import Arrays, Colocation, Layer, Table, axes_of, clocks_of, fill, layers_of
+from solvers.planners.joint.reading.tables import CELLS, Arrays, Colocation, Table, axes_of, clocks_of, fill, layers_of
 from solvers.planners.joint.reading.work import (
     Left,
     allowed_of,
@@ -89,6 +90,10 @@ class Reading:
     open_ended: frozenset[WorkloadId]
     """Services that can always use more and may be given what is spare."""
 
+    @cached_property
+    def pool_of(self) -> dict[DeviceId, int]:
+        return {device: pool for pool, devices in enumerate(self.pool_devices) for device in devices}
+
 
 def read(snapshot: Snapshot, movable: tuple[WorkloadId, ...]) -> Reading:
     """Read a snapshot of which these workloads may move."""
@@ -104,12 +109,8 @@ def read(snapshot: Snapshot, movable: tuple[WorkloadId, ...]) -> Reading:
     pools = with_rests(picture, appraisal, pools, stays, [item.need for item in staying.left])
     problem, refusals = assemble(picture, fleet, pools, staying.left)
     standing = _standing(picture, pools, problem, set(movable), {item.replica for item in stays})
-    hopeless = {
-        (need.workload, item.name): need.refusal
-        for need in needs
-        if need.refusal is not None
-        for item in picture.gpu_types
-    }
+    refused = [(need.workload, need.refusal) for need in needs if need.refusal is not None]
+    hopeless = {(workload, item.name): reason for workload, reason in refused for item in picture.gpu_types}
     return Reading(
         snapshot=picture,
         problem=problem,
@@ -138,12 +139,11 @@ def _standing(
     picture: Snapshot, pools: Pools, problem: JointProblem, movable: set[WorkloadId], stays: set[ReplicaId]
 ) -> dict[DeviceId, tuple[Stands, ...]]:
     pooled = {device for devices in pools.devices for device in devices}
-    found: dict[DeviceId, list[Stands]] = defaultdict(list)
-    for item in sorted(picture.target.assignments, key=lambda item: item.replica):
-        if item.device in pooled and item.workload in movable and item.replica not in stays:
-            variant = problem.variant_of(item.workload, item.model, item.batch)
-            found[item.device].append(Stands(assignment=item, variant=variant))
-    return {device: tuple(items) for device, items in sorted(found.items())}
+    by_id = sorted(picture.target.assignments, key=lambda item: item.replica)
+    mine = (at for at in by_id if at.device in pooled and at.workload in movable and at.replica not in stays)
+    each = (Stands(assignment=at, variant=problem.variant_of(at.workload, at.model, at.batch)) for at in mine)
+    like = grouped(each, lambda stands: stands.assignment.device)
+    return {device: tuple(items) for device, items in sorted(like.items())}
 
 
 def _layout(
@@ -156,9 +156,7 @@ def _layout(
         listed = problem.clocks_mhz(pool)
         for device in devices:
             stands = standing.get(device, ())
-            members = sorted(
-                (item.variant, item.assignment.share_pct_sm) for item in stands if item.variant is not None
-            )
+            members = sorted((at.variant, at.assignment.share_pct_sm) for at in stands if at.variant is not None)
             if members and len(members) == len(stands):
                 clock = clocks.get(device) or 0
                 clock = clock if clock in listed else listed[-1]
@@ -178,14 +176,9 @@ def _open_ended(picture: Snapshot) -> frozenset[WorkloadId]:
         return frozenset()
     endless = open_ended_services(picture)
     bounded = {item.name for item in picture.projects if item.quota_gpus is not None}
-    return frozenset(
-        WorkloadId(item.id)
-        for item in picture.services
-        if item.id in endless
-        and item.project not in bounded
-        and item.budget_usd_per_h is None
-        and item.affinity.failure_domains_min < 2
-    )
+    free = (item for item in picture.services if item.project not in bounded and item.budget_usd_per_h is None)
+    anywhere = (item.id for item in free if item.affinity.failure_domains_min < 2)
+    return frozenset(WorkloadId(name) for name in anywhere if name in endless)
 
 
 Refusals = dict[tuple[WorkloadId, GpuTypeName], Reason]
@@ -204,7 +197,7 @@ class _Draft:
         self.measured = {(model, layer.gpu_type) for layer in self.layers for model in layer.models}
         self.colocation = Colocation(picture, needs, self.variants)
         # One row for every variant.
-        self.arrays = _arrays(picture, self._kinds(), self.layers, needs, self.variants)
+        self.arrays = _arrays(self, self._kinds(), needs)
         self.colocation.apply(self.arrays)
         workloads = tuple(workloads_of(left, fleet.foes, picture.policy, np.zeros(len(left))))
         room_mib = np.array([pool.memory_mib for pool in pools.pools], dtype=np.float64)
@@ -225,16 +218,9 @@ class _Draft:
             kind = self.fleet.class_at(first)
             apart = kind.gpu_type in mixed and not kind.exclusive and rest is None
             listed = clocks[kind.gpu_type] if rest is None else (rest.clock_mhz,)
+            whole = partial(Table, gpu_type=types[kind.gpu_type], sm_part=kind.sm_part, gpu_part=kind.gpu_part)
             for clock, known in product(listed, (True, False) if apart else (False,)):
-                table = Table(
-                    gpu_type=types[kind.gpu_type],
-                    sm_part=kind.sm_part,
-                    gpu_part=kind.gpu_part,
-                    exclusive=kind.exclusive,
-                    clock_mhz=clock,
-                    known=known,
-                    rest=rest,
-                )
+                table = whole(exclusive=kind.exclusive, clock_mhz=clock, known=known, rest=rest)
                 rows.append((pool, clock, tables.setdefault(table, len(tables))))
         self.kind_pool, self.kind_clock_mhz, self.kind_table = np.array(rows, dtype=np.int64).reshape(-1, 3).T
         return tuple(tables)
@@ -266,12 +252,7 @@ def assemble(picture: Snapshot, fleet: Fleet, pools: Pools, left: tuple[Left, ..
         kind_table=draft.kind_table,
         workloads=workloads,
         variants=variants,
-        shares_pct=arrays.shares_pct,
-        batches=arrays.batches,
-        mean_ms=arrays.mean_ms,
-        tail_ms=arrays.tail_ms,
-        power_w=arrays.power_w,
-        memory_mib=arrays.memory_mib,
+        **{name: getattr(arrays, name) for name in ("shares_pct", "batches", *CELLS)},
         pressure=pressure,
         exponent=exponent,
         sensitivity=sensitivity,
@@ -287,14 +268,9 @@ def assemble(picture: Snapshot, fleet: Fleet, pools: Pools, left: tuple[Left, ..
     return with_margins(split(problem, arrays.used_mib)), dict(_refusals(draft))
 
 
-def _arrays(
-    picture: Snapshot,
-    tables: tuple[Table, ...],
-    layers: tuple[Layer, ...],
-    needs: tuple[Need, ...],
-    variants: tuple[Variant, ...],
-) -> Arrays:
+def _arrays(draft: _Draft, tables: tuple[Table, ...], needs: tuple[Need, ...]) -> Arrays:
     """One row for every variant; a workload that wants a device of its own gets all of it, and so do LLMs."""
+    picture, layers, variants = draft.picture, draft.layers, draft.variants
     jobs = {WorkloadId(job.id): job for job in picture.jobs}
     asked = [jobs[need.workload] for need in needs if need.kind is WorkloadKind.JOB]
     step = picture.policy.share_step_pct
@@ -378,8 +354,7 @@ def _refusal(draft: _Draft, need: Need, gpu_type: GpuTypeName, columns: list[int
     if need.gpu_types_allowed and gpu_type not in need.gpu_types_allowed:
         return Reason(code=ReasonCode.TYPE_NOT_ALLOWED, subject=gpu_type)
     if not pools:
-        facts: tuple[Fact, ...] = (Fact(name="devices_usable", value=0.0),)
-        return Reason(code=ReasonCode.NO_DEVICE_OF_TYPE, subject=gpu_type, facts=facts)
+        return Reason(code=ReasonCode.NO_DEVICE_OF_TYPE, subject=gpu_type, facts=facts_of(devices_usable=0.0))
     open_to = [pool for pool in pools if draft.allowed[pool, columns].any()]
     if not open_to:
         firsts = (draft.fleet.devices[draft.pools.first[pool]] for pool in pools)
@@ -393,13 +368,11 @@ def _refusal(draft: _Draft, need: Need, gpu_type: GpuTypeName, columns: list[int
     memory = float(draft.alone.memory_mib_least[cells].min())
     if np.isfinite(memory):
         room = max(draft.pools.pools[pool].memory_mib for pool in open_to)
-        facts = (Fact(name="memory_mib_needed", value=memory), Fact(name="memory_mib_device", value=room))
+        facts = facts_of(memory_mib_needed=memory, memory_mib_device=room)
         return Reason(code=ReasonCode.NO_MEMORY_LEFT, subject=gpu_type, facts=facts)
     if need.tokens is not None:
         return token_miss(need, tuple(sorted(models)), gpu_type, draft.picture.policy)
     best = float(draft.alone.latency_ms_best[cells].min())
-    facts = (
-        Fact(name="latency_ms_best", value=round(best, 3) if np.isfinite(best) else "unknown"),
-        Fact(name="latency_ms_limit", value=need.limit_ms or 0.0),
-    )
+    told = round(best, 3) if np.isfinite(best) else "unknown"
+    facts = facts_of(latency_ms_best=told, latency_ms_limit=need.limit_ms or 0.0)
     return Reason(code=ReasonCode.SLO_UNREACHABLE, subject=gpu_type, facts=facts)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -83,21 +84,24 @@ def pools_of(snapshot: Snapshot, fleet: Fleet, held: Iterable[DeviceId], *, by_f
     group = _groups(fleet, set(held), limit_w, by_failure_domain=by_failure_domain)
     every = _domains(snapshot, fleet, group, limit_w)
     domains = [item for item in every if limit_w[item.devices].sum() > item.limit_w + DUST_W]
+    alike = [*grouped(domains, partial(_likeness, group)).values()]
+    under_caps = np.full((len(PowerScope), len(group)), -1)
+    for number, domain in ((number, domain) for number, like in enumerate(alike) for domain in like):
+        under_caps[list(PowerScope).index(domain.scope), domain.devices] = number
     chosen, pool_of = np.flatnonzero(group >= 0), np.full(len(fleet.devices), -1, dtype=np.int64)
-    alike = np.column_stack([group, *_signatures(group, domains)])[chosen]
-    keys, number = np.unique(alike, axis=0, return_inverse=True)
-    pool_of[chosen] = number.ravel()
+    keys, of = np.unique(np.column_stack([group, *under_caps])[chosen], axis=0, return_inverse=True)
+    pool_of[chosen] = of.ravel()
     members, pools = [np.flatnonzero(pool_of == index).tolist() for index in range(len(keys))], []
     for index, items in enumerate(members):
         pool = _pool(fleet, items[0], float(limit_w[items[0]]))
-        domain = pool.failure_domain if by_failure_domain else 0
-        pools.append(replace(pool, name=f"{pool.name}-{index}", devices=len(items), failure_domain=domain))
+        apart = pool.failure_domain if by_failure_domain else 0
+        pools.append(replace(pool, name=f"{pool.name}-{index}", devices=len(items), failure_domain=apart))
     return Pools(
         pools=tuple(pools),
         first=tuple(items[0] for items in members),
         rests=(None,) * len(members),
         devices=tuple(tuple(fleet.devices[item].id for item in items) for items in members),
-        caps=tuple(_caps(domains, pool_of, group, len(keys))),
+        caps=tuple(_cap(like, pool_of, len(keys)) for like in alike),
     )
 
 
@@ -105,20 +109,12 @@ def _groups(fleet: Fleet, held: set[DeviceId], limit_w: Floats, *, by_failure_do
     """Of each device its group, before power domains divide these; -1: in no pool."""
     group, seen = np.full(len(fleet.devices), -1, dtype=np.int64), dict[tuple[object, ...], int]()
     usable = fleet.usable & (fleet.closed == 0) & (fleet.clients_free > 0)
+    free = (fleet.memory_free, fleet.clients_free, fleet.share_free, fleet.occupants > 0, limit_w)
+    numbers = (fleet.class_of, *free, fleet.failure_domain * by_failure_domain)
     for index, device in enumerate(fleet.devices):
         if not usable[index] or device.id in held:
             continue
-        key = (
-            int(fleet.class_of[index]),
-            float(fleet.memory_free[index]),
-            int(fleet.clients_free[index]),
-            float(fleet.share_free[index]),
-            bool(fleet.occupants[index]),
-            fleet.taints[index],
-            device.colocation,
-            float(limit_w[index]),
-            int(fleet.failure_domain[index]) if by_failure_domain else 0,
-        )
+        key = (*(each[index].item() for each in numbers), fleet.taints[index], device.colocation)
         group[index] = seen.setdefault(key, len(seen))
     return group
 
@@ -145,38 +141,25 @@ def _domains(snapshot: Snapshot, fleet: Fleet, group: Whole, limit_w: Floats) ->
             yield _Domain(scope=cap.scope, subject=cap.subject, devices=pooled, limit_w=most_w)
 
 
-def _signatures(group: Whole, domains: list[_Domain]) -> tuple[Whole, Whole]:
-    """Kind of node and number of rack of each device, -1 where no cap binds."""
-    node_kind, rack = (np.full(len(group), -1, dtype=np.int64) for _ in range(2))
-    kinds: dict[tuple[object, ...], int] = {}
-    for number, domain in enumerate(domains):
-        if domain.scope is PowerScope.NODE:
-            node_kind[domain.devices] = kinds.setdefault(_composition(domain, group), len(kinds))
-        elif domain.scope is PowerScope.RACK:
-            rack[domain.devices] = number
-    return node_kind, rack
-
-
-def _composition(domain: _Domain, group: Whole) -> tuple[object, ...]:
-    """What two nodes must have in common to be alike: the same mix, however many of it, and the same watts for each."""
+def _likeness(group: Whole, domain: _Domain) -> tuple[object, ...]:
+    """What two nodes must have in common to be alike: the same mix, however many of it, and the same watts for each. No
+    two racks are.
+    """
+    if domain.scope is not PowerScope.NODE:
+        return domain.scope, domain.subject
     groups, counts = np.unique(group[domain.devices], return_counts=True)
     times = int(np.gcd.reduce(counts))
     return round(domain.limit_w / times, 3), groups.tobytes(), (counts // times).tobytes()
 
 
-def _caps(domains: list[_Domain], pool_of: Whole, group: Whole, pools: int) -> Iterable[Cap]:
-    def alike(domain: _Domain) -> tuple[object, ...]:
-        is_node = domain.scope is PowerScope.NODE
-        return _composition(domain, group) if is_node else (domain.scope, domain.subject)
-
-    for like in grouped(domains, alike).values():
-        inside = pool_of[np.concatenate([domain.devices for domain in like])]
-        first = f"{like[0].scope.value}/{like[0].subject}"
-        yield Cap(
-            name=first if len(like) == 1 else f"{first} and {len(like) - 1} alike",
-            limit_w=sum(domain.limit_w for domain in like),
-            devices=tuple(int(count) for count in np.bincount(inside, minlength=pools)),
-        )
+def _cap(like: list[_Domain], pool_of: Whole, pools: int) -> Cap:
+    inside = pool_of[np.concatenate([domain.devices for domain in like])]
+    first = f"{like[0].scope.value}/{like[0].subject}"
+    return Cap(
+        name=first if len(like) == 1 else f"{first} and {len(like) - 1} alike",
+        limit_w=sum(domain.limit_w for domain in like),
+        devices=tuple(np.bincount(inside, minlength=pools).tolist()),
+    )
 
 
 def _pool(fleet: Fleet, index: int, limit_w: float) -> Pool:
@@ -248,13 +231,8 @@ def with_rests(
 def _open_places(fleet: Fleet, on_device: Iterable[DeviceId]) -> Places:
     """Those of these devices that have most room for one more, by number."""
     places = np.array([fleet.index[device] for device in on_device if device in fleet.index], dtype=np.intp)
-    open_to = places[
-        fleet.usable[places]
-        & (fleet.share_free[places] >= SHARE_LEAST_PCT)
-        & (fleet.clients_free[places] > 0)
-        & (fleet.memory_free[places] > 0)
-        & (fleet.closed[places] == 0)
-    ]
+    able = fleet.usable & (fleet.clients_free > 0) & (fleet.memory_free > 0) & (fleet.closed == 0)
+    open_to = places[able[places] & (fleet.share_free[places] >= SHARE_LEAST_PCT)]
     return np.sort(open_to[np.lexsort((open_to, -fleet.share_free[open_to]))[:DEVICES_MAX]])
 
 

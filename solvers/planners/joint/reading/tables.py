@@ -34,6 +34,8 @@ from solvers.problems.needs import Need
 from solvers.problems.patterns import between
 
 DUST = 1e-9
+CELLS = ("mean_ms", "tail_ms", "power_w", "memory_mib")
+"""Of a problem's arrays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,9 +78,8 @@ class Arrays:
 
     def of(self, rows: Sequence[int] | Whole) -> Arrays:
         """Of these models or variants."""
-        cells = ("mean_ms", "tail_ms", "power_w", "memory_mib", "used_mib")
         chosen = np.asarray(rows, dtype=np.int64)
-        return replace(self, **{name: getattr(self, name).take(chosen, axis=1) for name in cells})
+        return replace(self, **{name: getattr(self, name).take(chosen, axis=1) for name in (*CELLS, "used_mib")})
 
 
 def axes_of(
@@ -104,17 +105,8 @@ def layers_of(profiles: Sequence[Profile]) -> Iterator[Layer]:
         types = [gpu_type for _, gpu_type in stack.keys]
         for gpu_type, rows in grouped(range(len(types)), types.__getitem__).items():
             for place in np.flatnonzero(stack.measured[rows].any(axis=(0, 2, 3))).tolist():
-                grid = Grid(
-                    clock_mhz_sm=int(stack.clocks_mhz[place]),
-                    shares_pct=stack.shares_pct,
-                    batches=stack.batches,
-                    latency_ms_mean=stack.mean_ms[rows, place],
-                    latency_ms_tail=stack.tail_ms[rows, place],
-                    power_w=stack.power_w[rows, place],
-                    memory_mib=stack.memory_mib[rows, place],
-                    measured=stack.measured[rows, place],
-                )
-                yield Layer(gpu_type=gpu_type, models=tuple(stack.keys[row][0] for row in rows), grid=grid)
+                models = tuple(stack.keys[row][0] for row in rows)
+                yield Layer(gpu_type=gpu_type, models=models, grid=stack.at(rows, place))
     cells = ("latency_ms_mean", "latency_ms_tail", "power_w", "memory_mib", "measured")
     for profile in profiles:
         for grid in grids_of(profile) if profile.grid is None else ():
@@ -130,10 +122,7 @@ def clocks_of(layers: Iterable[Layer], gpu_type: GpuType) -> tuple[int, ...]:
 
 
 def fill(
-    tables: tuple[Table, ...],
-    models: tuple[ModelName, ...],
-    layers: tuple[Layer, ...],
-    axes: tuple[Whole, Whole],
+    tables: tuple[Table, ...], models: tuple[ModelName, ...], layers: tuple[Layer, ...], axes: tuple[Whole, Whole]
 ) -> Arrays:
     """Arrays of all tables, with one row for every model where the problem has one for every variant. No layer is of
     other models.
@@ -264,13 +253,8 @@ class Colocation:
         told = [None if item is None else item.interference for item in profiles]
         laws = [(0.0, 1.0, 0.0) if item is None else (item.pressure, item.exponent, item.sensitivity) for item in told]
         pressure, exponent, sensitivity = np.array(laws, dtype=np.float64).reshape(-1, 3).T
-        return _Pressing(
-            runs=np.array([item is not None for item in profiles], dtype=bool),
-            known=np.array([item is not None for item in told], dtype=bool),
-            pressure=pressure,
-            exponent=exponent,
-            sensitivity=sensitivity,
-        )
+        runs, known = (np.array([item is not None for item in some], dtype=bool) for some in (profiles, told))
+        return _Pressing(runs=runs, known=known, pressure=pressure, exponent=exponent, sensitivity=sensitivity)
 
     def apply(self, arrays: Arrays) -> None:
         """Keep those whose pressure is unknown out of the tables for the others; what stays on a device slows what

@@ -40,8 +40,8 @@ from solvers.models.table import Tables
 from solvers.models.worth import LAUNCH_S_DEFAULT
 from solvers.planners.joint.reading.pools import Pools
 from solvers.planners.joint.reading.tables import Arrays
-from solvers.planners.seating import standing_seat
-from solvers.problems.fleet import Fleet, RoomSearch
+from solvers.planners.seating import search_of, standing_seat
+from solvers.problems.fleet import Fleet, Seat
 from solvers.problems.joint import JointProblem, Variant, Workload
 from solvers.problems.needs import Need, iterations_per_s, job_memory_mib, pinned_assignments, utilisation_open
 from solvers.problems.patterns import promises_of
@@ -265,11 +265,8 @@ def staying_of(
         wants = need.kind is WorkloadKind.JOB or rest.rate_rps > 0 or rest.replicas_min > 0
         if wants and rest.replicas_max > 0:
             left.append(rest)
-    return Staying(
-        pinned=tuple(sorted(pinned, key=lambda item: item.replica)),
-        kept=tuple(sorted(kept, key=lambda item: item.replica)),
-        left=tuple(left),
-    )
+    held, beside_them = (tuple(sorted(some, key=lambda item: item.replica)) for some in (pinned, kept))
+    return Staying(pinned=held, kept=beside_them, left=tuple(left))
 
 
 class _Books:
@@ -283,11 +280,13 @@ class _Books:
         )
         self.dedicated: set[str] = {item.id for item in picture.services if item.affinity.dedicated}
 
+    def _seat(self, item: Assignment) -> Seat | None:
+        alone = item.workload in self.dedicated
+        return standing_seat(self.fleet, item, dedicated=alone, power_w=item.power_w_planned)
+
     def put(self, item: Assignment) -> None:
         """Take its room, whether or not it fits."""
-        alone = item.workload in self.dedicated
-        seat = standing_seat(self.fleet, item, dedicated=alone, power_w=item.power_w_planned)
-        if seat is not None:
+        if (seat := self._seat(item)) is not None:
             self.fleet.put(seat)
 
     def usd_per_h(self, item: Assignment) -> float:
@@ -318,14 +317,10 @@ class _Books:
             yield item, min(shown_rps, item.capacity_rps)
 
     def _fits(self, need: Need, item: Assignment) -> bool:
-        device = self.fleet.index.get(item.device)
-        if device is None:
+        seat, quota = self._seat(item), self.fleet.quota_left.get(need.project, math.inf)
+        if seat is None or self.fleet.gpus(seat.device, seat.share_pct) > quota + DUST:
             return False
-        quota = self.fleet.quota_left.get(need.project, math.inf)
-        search = RoomSearch(
-            need=need, share_pct=item.share_pct_sm, memory_mib=item.memory_mib_limit, power_w=item.power_w_planned
-        )
-        return self.fleet.gpus(device, item.share_pct_sm) <= quota + DUST and self.fleet.fits(search, device)
+        return self.fleet.fits(search_of(need, seat), seat.device)
 
 
 def split(problem: JointProblem, used_mib: Floats) -> JointProblem:
