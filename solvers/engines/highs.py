@@ -238,6 +238,16 @@ class Columns:
             value=np.concatenate([part.value for part in parts]),
         )
 
+    def and_in(self, *, column: Whole, row: Whole, value: Floats) -> Columns:
+        """The same with further entries."""
+        return Columns.of(
+            self.cost,
+            column=np.concatenate([self.number, column]),
+            row=np.concatenate([self.row, row]),
+            value=np.concatenate([self.value, value]),
+            upper=self.upper,
+        )
+
     def take(self, chosen: Whole) -> Columns:
         """Some of them, in the order asked for."""
         sizes = np.diff(self.start)[chosen]

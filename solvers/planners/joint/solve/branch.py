@@ -13,8 +13,7 @@ cost least for all that; then they are a node of their own, and all others are t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from itertools import count
 from math import ceil
@@ -77,8 +76,11 @@ class Alike:
         kind = np.zeros(whole.kinds, dtype=np.int64)
         for at, mine in enumerate(kinds):
             kind[mine] = start[of[at]] + np.arange(len(mine))
-        devices = np.bincount(of, weights=whole.pool_devices, minlength=len(first)).astype(np.int64).tolist()
-        caps = (np.bincount(of, weights=cap.devices, minlength=len(first)).astype(np.int64) for cap in whole.caps)
+
+        def together(devices: Whole | tuple[int, ...]) -> tuple[int, ...]:
+            return tuple(np.bincount(of, weights=devices, minlength=len(first)).astype(np.int64).tolist())
+
+        devices = together(whole.pool_devices)
         anywhere = (replace(work, replicas_min=work.replicas_floor, domains_min=1) for work in whole.workloads)
         problem = replace(
             whole,
@@ -87,9 +89,7 @@ class Alike:
             kind_clock_mhz=whole.kind_clock_mhz[chosen],
             kind_table=whole.kind_table[chosen],
             allowed=whole.allowed[first],
-            caps=tuple(
-                replace(cap, devices=tuple(inside.tolist())) for cap, inside in zip(whole.caps, caps, strict=True)
-            ),
+            caps=tuple(replace(cap, devices=together(cap.devices)) for cap in whole.caps),
             workloads=whole.workloads if by_domain else tuple(anywhere),
         )
         return Alike(problem=problem, kind=kind)
@@ -127,12 +127,10 @@ class Node:
 
     def sides(self, rows: Rows, duals: Floats) -> Floats:
         """What its sides are worth at these duals, by row: without end where there is none on that side."""
+        ends = (self.lower, self.devices.least, rows.lower), (self.upper, self.devices.most, rows.upper)
         lower, upper = (
             np.concatenate([mine[: rows.pool_at], devices, mine[rows.cap_at :], of[rows.base :]])[: duals.shape[-1]]
-            for mine, devices, of in (
-                (self.lower, self.devices.least, rows.lower),
-                (self.upper, self.devices.most, rows.upper),
-            )
+            for mine, devices, of in ends
         )
         side = np.where(duals > 0, lower, upper)
         return np.multiply(duals, side, out=np.zeros_like(duals), where=duals != 0)
@@ -193,11 +191,7 @@ class Leaves:
         lower, upper = rows.lower[: rows.floor_at], rows.upper[: rows.floor_at]
         sides = zip(self.least, self.most, self.fewest, self.highest, strict=True)
         nodes = [
-            Node(
-                devices=Box(least=least, most=most),
-                lower=np.concatenate([lower, fewest]),
-                upper=np.concatenate([upper, highest]),
-            )
+            Node(devices=Box(least=least, most=most), lower=np.append(lower, fewest), upper=np.append(upper, highest))
             for least, most, fewest, highest in sides
         ]
         told = (float(node.at_least(rows, self.duals, self.each).max(initial=0.0)) for node in nodes)
@@ -212,7 +206,7 @@ class Leaves:
         return min(node.bound for node in self.nodes(rows))
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class Tree:
     """One run."""
 
@@ -226,30 +220,19 @@ class Tree:
     near: float = NEAR
     begin: Leaves | None = None
     """Of an earlier run, at these rates."""
-    nodes: int = 0
-    _closed: list[Node] = field(default_factory=list)
-    """Nothing more is asked of them."""
-    _least_usd: float = -np.inf
-    """What was proven when a node was taken last."""
-    _open: list[tuple[float, int, Node]] = field(default_factory=list)
-    _turn: Iterator[int] = field(default_factory=count)
-    master: Master = field(init=False)
-    _pricing: Pricing = field(init=False)
-    _proofs: list[tuple[Floats, Floats]] = field(default_factory=list)
-    """Duals, and by pool what a device more adds to what they prove."""
-    _pools: slice = field(init=False)
-    _cuts: int = field(init=False)
-    _known: int = field(init=False)
-    """Contents to begin with."""
 
     def __post_init__(self) -> None:
+        self.nodes, self._turn, self._open = 0, count(), list[tuple[float, int, Node]]()
+        # Nothing more is asked of those that are closed; and what was proven when a node was taken last.
+        self._closed, self._least_usd = list[Node](), -np.inf
+        # Duals, and by pool what a device more adds to what they prove.
+        self._proofs = list[tuple[Floats, Floats]]()
         alike = _one(self.search.problem)
         problem = alike.problem
         self.master = Master(problem, Judge(problem), floors=Floors.of(problem, counting=self.counting))
         priced = self.search.judged.rows
         self.master.offer(replace(priced, kind=alike.kind[priced.kind]))
-        self._known = self.master.size
-        rows = self.master.rows
+        self._known, rows = self.master.size, self.master.rows  # contents to begin with
         self._pools, self._cuts = slice(rows.pool_at, rows.cap_at), CUT_ROUNDS * few_devices(self.search.problem)
         self._pricing = Pricing(self.master.judge, rows, self.master.width)
 

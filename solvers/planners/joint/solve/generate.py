@@ -282,8 +282,7 @@ class Dive:
     def __init__(self, master: Master, relaxed: Relaxed, depth: Depth, taken: Floats | None = None) -> None:
         self.begin, self.depth, self.taken = (master, relaxed), depth, taken
         self.replicas = np.zeros(len(master.problem.workloads))
-        self._chosen: list[Patterns] = []
-        self._counts: list[Whole] = []
+        self._chosen, self._counts = [Patterns.none(master.width)], [np.zeros(0, dtype=np.int64)]
 
     def run(self, deadline: Deadline) -> Layout:
         """Whole devices for all that the master asks, judged once more."""
@@ -314,9 +313,7 @@ class Dive:
             master, relaxed = rest, relaxation.best
             round_part = max(begun_part - deadline.left_part, 1e-9) / max(1, relaxation.rounds)
             rounds = int(np.clip((deadline.left_part - until) / (STAGES_LIKE * round_part), 1, self.depth.rounds))
-        rows = Patterns.chained([Patterns.none(master.width), *self._chosen])
-        counts = np.concatenate([np.zeros(0, dtype=np.int64), *self._counts])
-        return master.judge.layout(rows, counts)
+        return master.judge.layout(Patterns.chained(self._chosen), np.concatenate(self._counts))
 
     def _decide(self, master: Master, counts: Whole) -> None:
         rows = np.flatnonzero(counts)

@@ -46,9 +46,8 @@ class Group:
 
     def outside(self, patterns: tuple[Pattern, ...]) -> tuple[Pattern, ...]:
         """Patterns of this group in the whole problem's numbers."""
-        return tuple(
-            replace(item, variants=tuple(int(self.variants[member]) for member in item.variants)) for item in patterns
-        )
+        numbers = (self.variants[list(item.variants)].tolist() for item in patterns)
+        return tuple(replace(item, variants=tuple(own)) for item, own in zip(patterns, numbers, strict=True))
 
 
 def groups_of(problem: JointProblem) -> tuple[Group, ...]:
@@ -61,9 +60,7 @@ def groups_of(problem: JointProblem) -> tuple[Group, ...]:
         of[work] = int(np.argmin(load))
         load[of[work]] += weight[work]
     ends = np.concatenate([[0.0], np.cumsum(load) / load.sum()])
-    return tuple(
-        _group(problem, of, number, low=float(ends[number]), high=float(ends[number + 1])) for number in range(count)
-    )
+    return tuple(_group(problem, of, at, low=float(ends[at]), high=float(ends[at + 1])) for at in range(count))
 
 
 def _group(problem: JointProblem, of: Whole, number: int, *, low: float, high: float) -> Group:

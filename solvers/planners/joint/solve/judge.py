@@ -71,22 +71,19 @@ class Judge:
         return replace(like, patterns=tuple(patterns), counts=tuple(total.astype(np.int64).tolist()))
 
     def patterns(self, judged: Judged) -> list[Pattern]:
-        batches = self.problem.batches
-        out = []
-        for row in range(len(judged)):
-            size = int(np.count_nonzero(judged.rows.variants[row] >= 0))
-            out.append(
-                Pattern(
-                    kind=int(judged.rows.kind[row]),
-                    variants=tuple(judged.rows.variants[row, :size].tolist()),
-                    shares_pct=tuple(judged.rows.shares_pct[row, :size].tolist()),
-                    batches=tuple(batches[judged.column[row, :size]].tolist()),
-                    latency_ms=tuple(judged.latency_ms[row, :size].tolist()),
-                    capacity_rps=tuple(judged.capacity_rps[row, :size].tolist()),
-                    power_w=tuple(judged.power_w[row, :size].tolist()),
-                    memory_mib=tuple(judged.memory_mib[row, :size].tolist()),
-                    usd_per_h=float(judged.usd_per_h[row]),
-                    draw_w=float(judged.draw_w[row]),
-                )
+        batches, sizes = self.problem.batches, np.count_nonzero(judged.rows.variants >= 0, axis=1).tolist()
+        return [
+            Pattern(
+                kind=int(judged.rows.kind[row]),
+                variants=tuple(judged.rows.variants[row, :size].tolist()),
+                shares_pct=tuple(judged.rows.shares_pct[row, :size].tolist()),
+                batches=tuple(batches[judged.column[row, :size]].tolist()),
+                latency_ms=tuple(judged.latency_ms[row, :size].tolist()),
+                capacity_rps=tuple(judged.capacity_rps[row, :size].tolist()),
+                power_w=tuple(judged.power_w[row, :size].tolist()),
+                memory_mib=tuple(judged.memory_mib[row, :size].tolist()),
+                usd_per_h=float(judged.usd_per_h[row]),
+                draw_w=float(judged.draw_w[row]),
             )
-        return out
+            for row, size in enumerate(sizes)
+        ]

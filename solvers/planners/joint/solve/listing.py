@@ -147,13 +147,7 @@ class _Programmes:
             return None
         most, column = float(unserved @ least.values), np.flatnonzero(unserved)
         unit, last = max(1.0, most), np.full(len(column), len(self.master.rows.lower))
-        bounded = Columns.of(
-            priced.cost,
-            column=np.concatenate([priced.number, column]),
-            row=np.concatenate([priced.row, last]),
-            value=np.concatenate([priced.value, unserved[column] / unit]),
-            upper=priced.upper,
-        )
+        bounded = priced.and_in(column=column, row=last, value=unserved[column] / unit)
         answer = self.best(bounded, last=(most + SERVED * unit) / unit)
         if answer is None or answer.values is None:
             return replace(least, status=EngineStatus.FEASIBLE, bound=-np.inf)

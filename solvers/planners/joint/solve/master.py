@@ -59,10 +59,8 @@ class Rows:
         quotas = [self.quota_at + projects[work.project] if work.project in projects else -1 for work in works]
         self.quota = np.array(quotas, dtype=np.int64)
         after = self.quota_at + len(projects)
-        most, money = (
-            np.array([getattr(work, name) for work in works], dtype=np.float64)
-            for name in ("replicas_max", "budget_usd_per_h")
-        )
+        most = np.array([work.replicas_max for work in works], dtype=np.float64)
+        money = np.array([work.budget_usd_per_h for work in works], dtype=np.float64)
         self.counts = floors is not None
         self.floors = problem.floors if floors is None else floors
         self.most, after = _numbered(most < NO_LIMIT, after)
@@ -198,10 +196,13 @@ class Rows:
         share = base[:, None] - np.outer(self._part, quota) / 100 - np.outer(problem.budget_usd, money) / 100
         cut_usd = np.zeros((len(CUTS), self.pool_at))
         cut_usd[np.searchsorted(CUTS, self.cut_steps), self.cut_work] = duals[self.base : self.count]
-        cut = cut_usd.any(axis=1)
+        cut, floors = cut_usd.any(axis=1), self.floors
+        # workload x pool: what it is worth that a replica is there.
+        present = np.tile(_at(duals, self.most)[:, None], len(problem.pools))
+        np.add.at(present, floors.workload, duals[self.floor_at :][: len(floors.least), None] * floors.pools)
         return ItemPrices(
             pi=np.where(self.wanted, duals[: self.pool_at], 0.0),
-            replica=self._present(duals),
+            replica=present.T.copy(),
             rate_rps=np.maximum(self.rate, 1e-12),
             watt=np.asarray(watt),
             share=share,
@@ -219,14 +220,6 @@ class Rows:
         moved[floor] -= np.clip(self.unserved_usd[works] - duals[works], 0.0, np.maximum(0.0, duals[floor]))
         moved[works] += duals[floor] - moved[floor]
         return moved
-
-    def _present(self, duals: Floats) -> Floats:
-        """pool x workload: what it is worth that a replica is there."""
-        floors = self.floors
-        usd = np.tile(_at(duals, self.most)[:, None], len(self.problem.pools))
-        each = duals[self.floor_at : self.floor_at + len(floors.least), None] * floors.pools
-        np.add.at(usd, floors.workload, each)
-        return usd.T.copy()
 
     def prices(self, duals: Floats, worth: Floats | None = None) -> Prices:
         """Duals in words, and by pool what no pattern is worth above its device's price at them, where it was shown."""
@@ -391,23 +384,13 @@ class Master:
         entries = rows.cut_entries(self.judged, first)
         slack_of = np.full(rows.pool_at, -1, dtype=np.int64)
         slack_of[demand] = np.arange(len(demand))
-        new, before = rows.base + first, self.columns
+        new = rows.base + first
         entries.append((slack_of[work] - self.slacks, new + np.arange(len(work)), cut_slack(steps)))
         column, row, value = (np.concatenate([part[index] for part in entries]) for index in range(3))
-        wide = Columns.of(
-            before.cost,
-            column=np.concatenate([before.number, self.slacks + column]),
-            row=np.concatenate([before.row, row]),
-            value=np.concatenate([before.value, value]),
-            upper=before.upper,
-        )
-        self._parts = [wide]
-        added, number = np.flatnonzero(wide.row >= new), wide.number
-        added = added[np.argsort(wide.row[added], kind="stable")]
-        start = np.searchsorted(wide.row[added], new + np.arange(len(work) + 1))
-        self.programme.add_rows(
-            (steps + 1).astype(np.float64), start=start, column=number[added], value=wide.value[added]
-        )
+        self._parts = [self.columns.and_in(column=self.slacks + column, row=row, value=value)]
+        least = np.asarray(steps + 1, dtype=np.float64)
+        added = Columns.of(least, column=row - new, row=self.slacks + column, value=value)
+        self.programme.add_rows(added.cost, start=added.start, column=added.row, value=added.value)
         return len(work)
 
     def activity(self, counts: Whole) -> Floats:

@@ -15,7 +15,7 @@ import numpy as np
 from solvers.domain.arrays import Floats, Parallel, Whole
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Rows
-from solvers.problems.joint import WHOLE_PCT, JointProblem
+from solvers.problems.joint import WHOLE_PCT, JointProblem, Workload
 from solvers.problems.patterns import Judged, Layout, Pattern, Patterns, Prices, ordered
 
 GROUPS_MAX = 40
@@ -86,16 +86,14 @@ class StandingGroups:
     @cached_property
     def asked(self) -> JointProblem:
         """The problem with what is to be served, given what stands."""
-        works = zip(self.problem.workloads, self.before_rps.tolist(), strict=True)
-        return replace(
-            self.problem,
-            workloads=tuple(
-                work
-                if work.may_wait or before < work.rate_least_rps * (1 - DUST)
-                else replace(work, rate_rps=max(work.rate_least_rps, min(work.rate_rps, before * (1 - DUST))))
-                for work, before in works
-            ),
-        )
+
+        def asked(work: Workload, before: float) -> Workload:
+            if work.may_wait or before < work.rate_least_rps * (1 - DUST):
+                return work
+            return replace(work, rate_rps=max(work.rate_least_rps, min(work.rate_rps, before * (1 - DUST))))
+
+        works = map(asked, self.problem.workloads, self.before_rps.tolist())
+        return replace(self.problem, workloads=tuple(works))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -115,11 +115,8 @@ def reached(
     stands = StandingGroups.of(problem, standing, prices=terms.prices, turn=terms.turn)
     if len(stands.closed):
         terms = replace(terms, changes_max=MANY_PART * terms.changes_max)
-    rows = (
-        ROWS_PER_S * deadline.left_s / deadline.crowding
-        if deadline.work_units is None
-        else ROWS_PER_UNIT * deadline.work_units
-    )
+    in_time = ROWS_PER_S * deadline.left_s / deadline.crowding
+    rows = in_time if deadline.work_units is None else ROWS_PER_UNIT * deadline.work_units
     options = Prospects.of(stands, fresh, int(min(rows, ROWS_MAX)))
     if begin is not None and begin.prices is not terms.prices and len(standing.patterns) > GROUPS_MAX:
         begin = None  # others are open
@@ -183,15 +180,13 @@ class _ReachProgramme:
         self.must = np.flatnonzero(self.least > SURE * least)
         flags = 2 * len(self.must)
         starts_at = np.full(len(usd), ends_at + works + flags)
-        contents = Columns.of(
-            usd + terms.launch_usd_per_s * change.launch_s + terms.restart_part * usd * change.new_part,
-            column=np.concatenate([own.number, each, change.column, each, each]),
-            row=np.concatenate(
-                [own.row, master.count + options.group, ends_at + change.work, starts_at, starts_at + 1]
-            ),
-            value=np.concatenate([own.value, np.ones(len(usd)), change.ends_rps, change.starts, change.stays]),
-            upper=stands.devices[options.group].astype(np.float64),
+        wide = own.and_in(
+            column=np.concatenate([each, change.column, each, each]),
+            row=np.concatenate([master.count + options.group, ends_at + change.work, starts_at, starts_at + 1]),
+            value=np.concatenate([np.ones(len(usd)), change.ends_rps, change.starts, change.stays]),
         )
+        cost = usd + terms.launch_usd_per_s * change.launch_s + terms.restart_part * usd * change.new_part
+        contents = replace(wide, cost=cost, upper=stands.devices[options.group].astype(np.float64))
         spare = np.where(self.least > SURE * least, np.maximum(0.0, stands.before_rps - least), np.inf)
         # How many replicas have to go on as they are.
         replicas = float(stands.devices[: stands.count] @ (stands.judged.rows.variants >= 0).sum(axis=1))
@@ -239,9 +234,8 @@ class _ReachProgramme:
         slack, (rest_usd, held_usd), (once_usd, any_usd) = undone[0], *(np.split(item.cost, 2) for item in undone[1:])
         first, first_usd = np.zeros((2, len(self.lower)))
         first[slack.row], first_usd[slack.row] = slack.upper, slack.cost
-        short_usd, short_once, over_usd, over_once = np.full((4, len(self.lower)), np.inf)
-        short_usd[self.must], short_once[self.must] = rest_usd, once_usd
-        over_usd[ends_at + self.must], over_once[ends_at + self.must] = held_usd, any_usd
+        short_usd, short_once, over_usd, over_once = short = np.full((4, len(self.lower)), np.inf)
+        short[:2, self.must], short[2:, ends_at + self.must] = (rest_usd, once_usd), (held_usd, any_usd)
         return RowEnds(
             lower=self.lower,
             upper=self.upper,

@@ -310,10 +310,8 @@ def solve(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layou
     rounds, the relaxed optimum (over the patterns found, so no bound), seconds by phase, and whether the first answer
     was the best. Raises EngineError when an engine breaks.
     """
-    done = [
-        GroupLayout(group=group, layout=first_layout(group.problem, deadline.time_left_s))
-        for group in (groups_of(problem) if len(problem.workloads) > WORKLOADS_MAX else ())
-    ]
+    parts = groups_of(problem) if len(problem.workloads) > WORKLOADS_MAX else ()
+    done = [GroupLayout(group=part, layout=first_layout(part.problem, deadline.time_left_s)) for part in parts]
     groups, master = len(done), None if done else Master(problem, Judge(problem))
     first = together(done) if master is None else first_layout(problem, deadline.time_left_s, master)
     facts = {"first_s": deadline.elapsed_s, "first_usd_per_h": first.value(problem)}
