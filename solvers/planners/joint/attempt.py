@@ -11,13 +11,14 @@ import io
 import json
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from solvers.domain.arrays import Whole
+from solvers.domain.evidence import Reporter, SilentReporter
 from solvers.domain.ids import DeviceId, WorkloadId
 from solvers.domain.plan import Plan
 from solvers.domain.policy import Objective, Term
@@ -41,6 +42,7 @@ from solvers.problems.patterns import Layout, Pattern, Patterns, Prices
 KEPT_MAX = 20_000
 """Patterns; the first ones win, so the most useful come first."""
 _FORM, _LEAF, _TAB = "joint-13", "leaf_", "\t"
+_TOLD = ("full_at_s", "question", "left_usd")
 DUST = 1e-9
 
 
@@ -74,9 +76,7 @@ def remember(problem: JointProblem, kept: Kept) -> bytes:
     prices, shown, none = kept.prices, kept.shown, np.zeros(0)
     told = {
         "form": _FORM,
-        "full_at_s": kept.full_at_s,
-        "question": kept.question,
-        "left_usd": kept.left_usd,
+        **{name: getattr(kept, name) for name in _TOLD},
         "kinds": list(_kinds(problem)),
         "variants": list(_variants(problem)),
         "toward": {name: number[item.key] for name, item in kept.toward},
@@ -123,10 +123,8 @@ def recall(state: bytes, problem: JointProblem) -> Kept:
         patterns=patterns,
         toward=toward if len(toward) == len(told["toward"]) else (),
         prices=_still_shown(problem, prices_of(problem, told["usd"]), kept, told["worth_of"]) if told["usd"] else None,
-        full_at_s=told["full_at_s"],
-        question=told["question"],
-        left_usd=told["left_usd"],
         shown=shown,
+        **{name: told[name] for name in _TOLD},
     )
 
 
@@ -193,10 +191,8 @@ def _rows(kept: Mapping[str, np.ndarray], told: Mapping[str, Any], problem: Join
 
 def _variants(problem: JointProblem) -> dict[str, int]:
     """Variants by name: workload, network, largest batch."""
-    return {
-        _TAB.join((problem.workloads[item.workload].id, item.model, str(item.batch_max))): number
-        for number, item in enumerate(problem.variants)
-    }
+    named = ((problem.workloads[item.workload].id, item.model, str(item.batch_max)) for item in problem.variants)
+    return {_TAB.join(parts): number for number, parts in enumerate(named)}
 
 
 def _kinds(problem: JointProblem) -> dict[str, int]:
@@ -258,6 +254,7 @@ class Attempt:
     """What sets the mark, as ours: what stands, where that serves everybody; else another planner's, if any."""
     first_by: str = ""
     """Its name among the contenders."""
+    reporter: Reporter = field(default_factory=SilentReporter)
 
     @cached_property
     def floor(self) -> Floor:

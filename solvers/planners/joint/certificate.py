@@ -59,15 +59,9 @@ class Loosened:
 def loosened(snapshot: Snapshot, movable: tuple[WorkloadId, ...], reading: Reading | None = None) -> Loosened:
     """See the class. `reading`: of the same, where it was read."""
     if reading is not None and not reading.pinned:
-        count = len(reading.problem.pools)
-        return Loosened(
-            snapshot=reading.snapshot,
-            fleet=reading.fleet,
-            problem=reading.problem,
-            pinned=(),
-            room_pct=np.full(count, float(WHOLE_PCT)),
-            paid=np.zeros(count, dtype=bool),
-        )
+        picture, fleet, problem = reading.snapshot, reading.fleet, reading.problem
+        whole, none = np.full(len(problem.pools), float(WHOLE_PCT)), np.zeros(len(problem.pools), dtype=bool)
+        return Loosened(snapshot=picture, fleet=fleet, problem=problem, pinned=(), room_pct=whole, paid=none)
     picture = snapshot.with_offers()
     needs = needs_of(picture, movable)
     fleet = open_fleet(picture, pinned_settings(picture, movable))

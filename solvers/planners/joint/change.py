@@ -36,7 +36,7 @@ from solvers.problems.patterns import Layout, Pattern
 FULL_EVERY_S = 300.0
 """So long after the last full solve the next cycle is one again."""
 TURNS = 1000
-"""After so many of them they come again."""
+"""Of very many groups others are open in every turn while nothing changes; after so many turns they come again."""
 OPEN_PART_MAX = 0.3
 """With more workloads open than this, all are."""
 SURPLUS = 1.5
@@ -88,8 +88,8 @@ class JointSearch:
 
 def solved(search: JointSearch, request: PlanRequest, reading: Reading, state: bytes) -> Solved:
     """Raises EngineError as `solve` does."""
-    deadline = search.deadline
-    policy, problem, stands = request.snapshot.policy, reading.problem, reading.stands
+    deadline, snapshot, policy = search.deadline, request.snapshot, request.snapshot.policy
+    problem, stands = reading.problem, reading.stands
     kept = recall(state, problem) if state else NOTHING
     near, found, late, many = None, stands, False, len(stands.patterns) > GROUPS_MAX
     short = stands.leaves_short(problem)
@@ -108,7 +108,7 @@ def solved(search: JointSearch, request: PlanRequest, reading: Reading, state: b
     # In between full solves, the same that stands ends as far from what it could become at best, whoever's rate moved.
     alike = known or (opened is not None and stood)
     terms = reach_terms(policy, short=short, left_usd=kept.left_usd if alike and not many else 0.0)
-    terms = replace(terms, prices=kept.prices, turn=turn_of(request) * stood)
+    terms = replace(terms, prices=kept.prices, turn=stood * (1 + int(snapshot.taken_at_s // FULL_EVERY_S) % TURNS))
     # Where nobody is short and all is solved anyway, what little changes make is asked once, after that.
     asked = bool(stands.patterns) and (short or (opened is not None and not known))
     mended = asked and opened and many and search.mended is not None and search.mended()
@@ -141,7 +141,7 @@ def solved(search: JointSearch, request: PlanRequest, reading: Reading, state: b
             toward=() if opened is None else kept.toward,
             patterns=patterns,
             prices=found.prices or kept.prices,
-            full_at_s=request.snapshot.taken_at_s if opened is None else kept.full_at_s,
+            full_at_s=snapshot.taken_at_s if opened is None else kept.full_at_s,
             question=question + AGAIN * late,
             left_usd=kept.left_usd if near is None else near.left_usd,
         ),
@@ -159,11 +159,6 @@ def _found(search: JointSearch, problem: JointProblem, order: SolveOrder, part: 
     found = search.solve(problem, order, within)
     charge(search.deadline, within)
     return found
-
-
-def turn_of(request: PlanRequest) -> int:
-    """Of very many groups others are open in every turn while nothing changes."""
-    return 1 + int(request.snapshot.taken_at_s // FULL_EVERY_S) % TURNS
 
 
 def little_part(request: PlanRequest) -> float:

@@ -13,11 +13,10 @@ What is spare at last goes to services that can use more, if our own plan is as 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 
-from solvers.domain.evidence import Contender, Fact, Insight, Reason, ReasonCode, Reporter
+from solvers.domain.evidence import Contender, Fact, Insight, Reason, ReasonCode, Reporter, facts_of
 from solvers.domain.ids import DeviceId
 from solvers.domain.plan import Destination, Plan, PlannerEnding, Proposal, ProposalStatus
 from solvers.engines.deadline import Deadline
@@ -77,46 +76,31 @@ class Joint(Recalling):
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
         """A plan always, and patterns for next time. Raises EngineError without one, where the solver fails."""
         clock = Deadline(ANSWERING_PART * request.budget.deadline_s)
-        first = None if request.snapshot.target.assignments else self._first(request, reporter)
+        first = None if request.snapshot.target.assignments else _first(request, reporter)
         reading = read(request.snapshot, request.movable)
-        attempt = Attempt(request=request, reading=reading, clock=clock, first=first, first_by=FIRST)
+        attempt = Attempt(request=request, reading=reading, clock=clock, first=first, first_by=FIRST, reporter=reporter)
         if request.snapshot.target.assignments:
-            attempt = _standing(attempt, reporter)
+            attempt = _standing(attempt)
         if not (reading.problem.workloads and reading.problem.kinds):
-            attempt = self._with_first(attempt, reporter)
+            attempt = _with_first(attempt)
             if attempt.first is not None:
                 return Thought(proposal=self._fallen_back(attempt, attempt.first))
         try:
-            return self._improve(attempt, state, reporter)
+            return self._improve(attempt, state)
         except EngineError as error:
-            attempt = self._with_first(attempt, reporter)
+            attempt = _with_first(attempt)
             if attempt.first is None:
                 raise
             reporter.event("joint.failed", error=error.message)
-            facts = (Fact(name="error", value=error.message),)
-            reason = Reason(code=ReasonCode.SOLVER_FAILED, subject=SPEC.name, facts=facts)
+            reason = Reason(code=ReasonCode.SOLVER_FAILED, subject=SPEC.name, facts=facts_of(error=error.message))
             return Thought(proposal=self._fallen_back(attempt, attempt.first, reason))
 
-    def _first(self, request: PlanRequest, reporter: Reporter, *, urged: bool = False) -> Plan | None:
-        """The first planner's plan as ours, handed over at once, if there is time for it."""
-        found = registry.propose(FIRST, request, reporter=reporter).plan if affords_first(request, urged) else None
-        if found is not None:
-            found = replace(found, planner=SPEC.name, planner_version=SPEC.version)
-            hand_over(reporter, _bare(found, FIRST))
-        return found
-
-    def _with_first(self, attempt: Attempt, reporter: Reporter, *, urged: bool = False) -> Attempt:
-        if attempt.first is not None:
-            return attempt
-        return replace(attempt, first=self._first(attempt.request, reporter, urged=urged))
-
-    def _improve(self, attempt: Attempt, state: bytes, reporter: Reporter) -> Thought:
+    def _improve(self, attempt: Attempt, state: bytes) -> Thought:
         request, reading = attempt.request, attempt.reading
         gap = request.snapshot.policy.gap_pct_target / 100
         counting = Deadline(COUNTING_PART * attempt.clock.left_s, request.budget.work_units)
         whole, deadline = counted(reading.problem, counting, gap), attempt.solve_deadline()
-        with_first = partial(self._with_first, reporter=reporter)
-        advance = Advance(attempt=attempt, deadline=deadline, reporter=reporter, with_first=with_first)
+        advance = Advance(attempt=attempt, deadline=deadline)
         advance.begin()
         if deadline.late:
             advance.stuck()
@@ -137,19 +121,19 @@ class Joint(Recalling):
         found = Found(solved=answer, counted=whole, certificate=certificate, solve=self.solve, mended=advance.patch)
         rivals = rivals_of(attempt, seats_of(attempt, found), found)
         if rivals.plan.objective.unserved > DUST and attempt.first is None:
-            attempt = self._with_first(attempt, reporter)
+            attempt = _with_first(attempt)
             rivals = rivals_of(attempt, seats_of(attempt, found), found)
         by = None if rivals.chosen in (SPEC.name, STANDING) else rivals.chosen
         urgent = rivals.plan.unplaced or advance.best is None or not rearranges(request)
         if urgent or few_devices(reading.problem):
             # To prove and to say what would have to give takes longest, and is least.
-            hand_over(reporter, _bare(rivals.plan, by))
+            hand_over(attempt.reporter, _bare(rivals.plan, by))
         rivals, kept = _closer(attempt, found, rivals)
         usd_per_h = rivals.plans[SPEC.name].objective.cost_usd_per_h
-        reporter.event("joint.solved", chosen=rivals.chosen, usd_per_h=usd_per_h, **answer.found.facts)
+        attempt.reporter.event("joint.solved", chosen=rivals.chosen, usd_per_h=usd_per_h, **answer.found.facts)
         # How long it took is told but is no part of the answer: equal answers are equal.
-        told = ((name, number) for name, number in answer.found.facts.items() if not name.endswith("_s"))
-        facts = tuple(Fact(name=name, value=float(number)) for name, number in sorted(told))
+        told = sorted(item for item in answer.found.facts.items() if not item[0].endswith("_s"))
+        facts = facts_of(**{name: float(number) for name, number in told})
         kept = asked_again(replace(kept, toward=rivals.toward or kept.toward), rivals.plan, request.snapshot.target)
         proposal = replace(_proposal(attempt, rivals, answer.found, facts=facts), ending=ending, by=by)
         return Thought(proposal=proposal, state=remember(reading.problem, kept))
@@ -161,13 +145,28 @@ class Joint(Recalling):
         return replace(proposal, by=None if attempt.first_by == STANDING else attempt.first_by)
 
 
-def _standing(attempt: Attempt, reporter: Reporter) -> Attempt:
+def _first(request: PlanRequest, reporter: Reporter, *, urged: bool = False) -> Plan | None:
+    """The first planner's plan as ours, handed over at once, if there is time for it."""
+    found = registry.propose(FIRST, request, reporter=reporter).plan if affords_first(request, urged) else None
+    if found is not None:
+        found = replace(found, planner=SPEC.name, planner_version=SPEC.version)
+        hand_over(reporter, _bare(found, FIRST))
+    return found
+
+
+def _with_first(attempt: Attempt, *, urged: bool = False) -> Attempt:
+    if attempt.first is not None:
+        return attempt
+    return replace(attempt, first=_first(attempt.request, attempt.reporter, urged=urged))
+
+
+def _standing(attempt: Attempt) -> Attempt:
     """With what stands as the first plan, handed over at once, where it leaves nobody short and keeps all limits."""
     stands = attempt.reading.stands
     if stands.leaves_short(attempt.reading.problem) or breaks_limits(attempt.reading):
         return attempt
     plan = attempt.written(seat(attempt.floor, stands, attempt.terms))
-    hand_over(reporter, _bare(plan))
+    hand_over(attempt.reporter, _bare(plan))
     return replace(attempt, first=plan, first_by=STANDING)
 
 
@@ -178,8 +177,6 @@ class Advance:
     attempt: Attempt
     deadline: Deadline
     """Of the search."""
-    reporter: Reporter
-    with_first: Callable[..., Attempt]
     best: Plan | None = None
     best_usd: float = math.inf
     """Of the best layout, what it leaves unserved priced in."""
@@ -197,7 +194,7 @@ class Advance:
     def stuck(self) -> None:
         """What stands serves not everybody, however little changes: where there is no first plan, ask for one."""
         if self.attempt.first is None:
-            self.attempt = self.with_first(self.attempt)
+            self.attempt = _with_first(self.attempt)
             self.begin()
 
     def mended(self) -> bool:
@@ -213,7 +210,7 @@ class Advance:
         attempt = self.attempt
         usd, begun_s = layout.judged_usd(attempt.reading.problem), attempt.clock.elapsed_s
         gain = ADVANCE_LEAP if begun_s < self.resting_until_s else ADVANCE_GAIN
-        if not isinstance(self.reporter, IncumbentTaker) or usd > (1 - gain) * self.best_usd:
+        if not isinstance(attempt.reporter, IncumbentTaker) or usd > (1 - gain) * self.best_usd:
             return
         if self.best is not None and (attempt.hurried or self.deadline.time_left_s < ADVANCE_WORTH * self.took_s):
             return
@@ -221,11 +218,11 @@ class Advance:
         plan = replace(plan, bound_usd_per_h=solved_usd(attempt.reading, plan, layout) or None)
         if self.best is None and plan.unplaced and attempt.hurried:
             # There is no time for a better one of our own, but greed may serve who is short.
-            self.attempt = self.with_first(attempt, urged=True)
+            self.attempt = _with_first(attempt, urged=True)
             self.begin()
         if self.best is None or attempt.better((self.best, plan)) == 1:
             self.best, self.best_usd = plan, usd
-            self.reporter.found(_bare(plan))
+            attempt.reporter.found(_bare(plan))
         self.took_s = attempt.clock.elapsed_s - begun_s
         self.deadline.end_within(attempt.clock.left_s - self.took_s)  # the last one takes as long
         self.resting_until_s = begun_s + (1 + ADVANCE_PAUSE) * self.took_s
@@ -258,17 +255,14 @@ def _proposal(
 
 
 def _summary(plan: Plan) -> Reason:
-    facts = [
-        Fact(name="usd_per_h", value=round(plan.objective.cost_usd_per_h, 6)),
-        Fact(name="devices_in_use", value=float(len({item.device for item in plan.assignments}))),
-        Fact(name="unserved", value=round(plan.objective.unserved, 6)),
-    ]
+    objective, devices = plan.objective, {item.device for item in plan.assignments}
+    told = {"usd_per_h": round(objective.cost_usd_per_h, 6), "devices_in_use": float(len(devices))}
+    told["unserved"] = round(objective.unserved, 6)
     if plan.toward is not None:
-        facts.append(Fact(name="toward_usd_per_h", value=round(plan.toward.objective.cost_usd_per_h, 6)))
+        told["toward_usd_per_h"] = round(plan.toward.objective.cost_usd_per_h, 6)
     if plan.bound_usd_per_h is not None and plan.gap_pct is not None:
-        facts.append(Fact(name="bound_usd_per_h", value=round(plan.bound_usd_per_h, 6)))
-        facts.append(Fact(name="gap_pct", value=round(plan.gap_pct, 4)))
-    return Reason(code=ReasonCode.CHEAPEST_FEASIBLE, subject=SPEC.name, facts=tuple(facts))
+        told |= {"bound_usd_per_h": round(plan.bound_usd_per_h, 6), "gap_pct": round(plan.gap_pct, 4)}
+    return Reason(code=ReasonCode.CHEAPEST_FEASIBLE, subject=SPEC.name, facts=facts_of(**told))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,11 +315,8 @@ def _closer(attempt: Attempt, found: Found, rivals: Rivals) -> tuple[Rivals, Kep
     prove little of many devices, and what branching proves of few.
     """
     kept, certificate = found.solved.kept, found.certificate
-    if (
-        not found.solved.searched
-        and (rivals.plan.gap_pct or 0.0) > WIDE_PCT
-        and not few_devices(attempt.reading.problem)
-    ):
+    wide = (rivals.plan.gap_pct or 0.0) > WIDE_PCT
+    if wide and not (found.solved.searched or few_devices(attempt.reading.problem)):
         found = replace(found, certificate=certificate.renewed(attempt.proof_deadline(rivals.plan)))
         rivals = replace(rivals, plans={name: bounded(found, item) for name, item in rivals.plans.items()})
         if certificate.problem.problem is attempt.reading.problem:

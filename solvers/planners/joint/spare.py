@@ -80,11 +80,8 @@ def fill(seats: Seats, open_to: Collection[WorkloadId], deadline: Deadline, stoo
     changed = _keep_standing(seats, mine, stood)
     look_s = LOOK_S_PER_WORKLOAD * len(problem.workloads)
     for pool in range(len(problem.pools) if mine else 0):
-        devices = [
-            device
-            for device in seats.floor.devices(pool)
-            if device not in seats.floor.held and _all_of(problem, seats.patterns[device], mine)
-        ]
+        free = (device for device in seats.floor.devices(pool) if device not in seats.floor.held)
+        devices = [device for device in free if _all_of(problem, seats.patterns[device], mine)]
         if deadline.left_s > look_s and 0 < len(devices) * len(problem.workloads) <= EXCHANGED_MAX:
             table = _best(seats, _contents(seats.floor.judge, pool, sorted(mine), deadline))
             known: Known = {}

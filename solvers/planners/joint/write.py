@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from solvers.domain.arrays import Flags, Floats
-from solvers.domain.evidence import Fact, Reason, ReasonCode
+from solvers.domain.evidence import Fact, Reason, ReasonCode, facts_of
 from solvers.domain.grouping import grouped
 from solvers.domain.ids import WorkloadId
 from solvers.domain.plan import Assignment, Envelope, Plan, Unplaced
@@ -115,18 +115,14 @@ def _replicas(seated: Seated) -> Iterator[PlannedReplica]:
             yield replace(made, reasons=alike[key])
 
 
-def _facts(made: PlannedReplica, usd_per_h: float, replicas: int) -> Iterator[Fact]:
-    yield Fact(name="usd_per_h", value=round(usd_per_h * made.share_pct / 100, 6))
-    yield Fact(name="share_pct_sm", value=float(made.share_pct))
-    yield Fact(name="clock_mhz_sm", value=float(made.clock_mhz))
+def _facts(made: PlannedReplica, usd_per_h: float, replicas: int) -> tuple[Fact, ...]:
+    rate_rps, latency_ms = rounded_rps(made.capacity_rps), rounded_ms(made.latency_ms or 0.0)
+    told = {"usd_per_h": round(usd_per_h * made.share_pct / 100, 6), "share_pct_sm": float(made.share_pct)}
+    told["clock_mhz_sm"] = float(made.clock_mhz)
     if made.need.kind is WorkloadKind.JOB:
-        yield Fact(name="iterations_per_s", value=rounded_rps(made.capacity_rps))
-        return
-    yield Fact(name="latency_ms", value=rounded_ms(made.latency_ms or 0.0))
-    yield Fact(name="capacity_rps", value=rounded_rps(made.capacity_rps))
-    yield Fact(name="batch", value=float(made.batch))
-    yield Fact(name="replicas", value=float(replicas))
-    yield Fact(name="rate_rps", value=round(made.need.rate_rps, 4))
+        return facts_of(**told, iterations_per_s=rate_rps)
+    told |= {"latency_ms": latency_ms, "capacity_rps": rate_rps, "batch": float(made.batch)}
+    return facts_of(**told, replicas=float(replicas), rate_rps=round(made.need.rate_rps, 4))
 
 
 def _governed(seated: Seated, device: int) -> bool:
@@ -173,13 +169,9 @@ def _blockers(seated: Seated, need: Need, number: int | None) -> Iterator[Reason
     owners = () if number is None else tuple(_of_owner(seated.seats, number))
     yield from owners
     # What the other planner told of its own plan's books or of its own careful beliefs says nothing of this one's.
-    told = [
-        reason
-        for item in (() if first is None else first.unplaced)
-        if item.workload == need.workload
-        for reason in item.reasons
-        if reason.subject != need.workload and reason.code not in _OF_THE_OTHER
-    ]
+    gaps = [gap for gap in (first.unplaced if first else ()) if gap.workload == need.workload]
+    every = (reason for gap in gaps for reason in gap.reasons if reason.subject != need.workload)
+    told = [reason for reason in every if reason.code not in _OF_THE_OTHER]
     yield from told or deviceless(reading.snapshot)
     room = () if number is None or owners else _of_room(seated.seats, number)
     own = {item.subject: item for item in sorted(room, key=lambda item: item.code is not ReasonCode.COSTLIER)}
@@ -195,8 +187,8 @@ def _of_owner(seats: Seats, number: int) -> Iterator[Reason]:
     problem = seats.floor.problem
     work = problem.workloads[number]
     if seats.replicas[number] >= work.replicas_max:
-        fact = Fact(name="replicas_max", value=float(work.replicas_max))
-        yield Reason(code=ReasonCode.REPLICAS_MAX, subject=work.id, facts=(fact,))
+        most = facts_of(replicas_max=float(work.replicas_max))
+        yield Reason(code=ReasonCode.REPLICAS_MAX, subject=work.id, facts=most)
         return
     quota = dict(problem.quotas).get(work.project, math.inf)
     usd, gpus = seats.floor.least_alone(number) if min(quota, work.budget_usd_per_h) < math.inf else (0.0, 0.0)
@@ -298,10 +290,9 @@ class Batches:
         for read, batch, memory_mib in zip(self._reads[pattern.key], pattern.batches, pattern.memory_mib, strict=True):
             item = Member(read=read, column=int(np.searchsorted(problem.batches, batch)), limit_mib=memory_mib)
             chosen.append(item)
-            alike = (
-                each for each in left if each.variant is not None and network[each.variant] == network[read.variant]
-            )
-            same = next((each for each in alike if each.assignment.share_pct_sm == read.share_pct), None)
+            known = (each for each in left if each.assignment.share_pct_sm == read.share_pct)
+            alike = ((each, each.variant) for each in known if each.variant is not None)
+            same = next((each for each, of in alike if network[of] == network[read.variant]), None)
             column = None if same is None else self._column_beside(item, same.assignment, capped=capped)
             if same is not None and column is not None:
                 left.remove(same)

@@ -16,7 +16,7 @@ from itertools import chain, product
 import numpy as np
 
 from solvers.domain.arrays import Floats, Whole, most_of
-from solvers.domain.evidence import Candidate, Fact, Reason, ReasonCode
+from solvers.domain.evidence import Candidate, Reason, ReasonCode, facts_of
 from solvers.domain.grouping import grouped
 from solvers.domain.ids import GpuTypeName, ModelName, WorkloadId
 from solvers.domain.plan import Assignment, Plan
@@ -91,10 +91,8 @@ def candidates_of(reading: Reading, plan: Plan, prices: Prices | None) -> tuple[
     problem, terms = reading.problem, _Terms(reading.problem, prices)
     first = {item.workload for item in plan.unplaced}
     jobs = {need.workload for need in reading.needs if need.kind is WorkloadKind.JOB}
-    numbers = sorted(
-        (number for number, work in enumerate(problem.workloads) if work.id not in jobs),
-        key=lambda number: (problem.workloads[number].id not in first, number),
-    )
+    services = [number for number, work in enumerate(problem.workloads) if work.id not in jobs]
+    numbers = sorted(services, key=lambda number: (problem.workloads[number].id not in first, number))
     kinds, shares_pct, some = _looked_at(problem, numbers)
     got = _got(reading, plan, terms)
     found = {key: [*_of_plan(key[1], items)] for key, items in got.items()}
@@ -108,7 +106,10 @@ def candidates_of(reading: Reading, plan: Plan, prices: Prices | None) -> tuple[
             ruled_out = _ruled_out(workload, gpu_type, own[workload], reason)
             found.setdefault((workload, gpu_type, own[workload]), [ruled_out])
     for need in reading.needs:
-        for reason, gpu_type in product(need.alternatives_refused, _types_of(need.workload, found)):
+        # Where it runs, else all that were looked at for it.
+        looked = [item for key, items in found.items() if key[0] == need.workload for item in items]
+        types = sorted({item.gpu_type for item in looked if item.chosen} or {item.gpu_type for item in looked})
+        for reason, gpu_type in product(need.alternatives_refused, types):
             model = ModelName(reason.subject)
             found[need.workload, gpu_type, model] = [_ruled_out(need.workload, gpu_type, model, reason)]
     return tuple(item for key in sorted(found) for item in found[key]), len(numbers) - len(some)
@@ -116,12 +117,6 @@ def candidates_of(reading: Reading, plan: Plan, prices: Prices | None) -> tuple[
 
 def _ruled_out(of: WorkloadId, there: GpuTypeName, model: ModelName, reason: Reason) -> Candidate:
     return Candidate(workload=of, gpu_type=there, model=model, chosen=False, feasible=False, reasons=(reason,))
-
-
-def _types_of(workload: WorkloadId, found: dict[Key, list[Candidate]]) -> list[GpuTypeName]:
-    """Where it runs, else all that were looked at for it."""
-    own = [item for key, items in found.items() if key[0] == workload for item in items]
-    return sorted({item.gpu_type for item in own if item.chosen} or {item.gpu_type for item in own})
 
 
 def _looked_at(problem: JointProblem, numbers: list[int]) -> tuple[Whole, Whole, Whole]:
@@ -134,11 +129,10 @@ def _looked_at(problem: JointProblem, numbers: list[int]) -> tuple[Whole, Whole,
     highest = np.flatnonzero(whole & (problem.kind_clock_mhz == top[problem.kind_pool]))
     total = int(variants.sum())
     shares = problem.shares_pct
-    for kinds in (every, highest):
-        for stride in STRIDES:
-            shares = problem.shares_pct[::-1][::stride][::-1]
-            if total * len(kinds) * len(shares) <= ROWS_MAX:
-                return kinds, shares, np.array(sorted(numbers), dtype=np.int64)
+    for kinds, stride in product((every, highest), STRIDES):
+        shares = problem.shares_pct[::-1][::stride][::-1]
+        if total * len(kinds) * len(shares) <= ROWS_MAX:
+            return kinds, shares, np.array(sorted(numbers), dtype=np.int64)
     room = ROWS_MAX // max(1, len(highest) * len(shares))
     fit = int(np.searchsorted(np.cumsum(variants[numbers]), room, side="right"))
     return highest, shares, np.array(sorted(numbers[:fit]), dtype=np.int64)
@@ -177,8 +171,7 @@ def _best(
             more = float(worth_usd[row]) - worth
             reason = _dearer(gpu_type, float(listed_usd[row]), listed, more)
         if not few[row]:
-            numbers = (("replicas_needed", float(np.ceil(replicas[row]))), ("replicas_max", float(most[row])))
-            told = tuple(Fact(name=name, value=value) for name, value in numbers)
+            told = facts_of(replicas_needed=float(np.ceil(replicas[row])), replicas_max=float(most[row]))
             reason, more = Reason(code=ReasonCode.REPLICAS_MAX, subject=workload, facts=told), None
         yield Candidate(
             workload=workload,
@@ -204,8 +197,8 @@ def _dearer(gpu_type: GpuTypeName, listed: float, chosen: float, more: float) ->
     facts = {"usd_per_h_here": listed, "usd_per_h_chosen": chosen}
     facts |= {"usd_per_h_more": more} if more > DUST_USD else {"usd_per_h_less_at_shadow_prices": max(0.0, -more)}
     code = ReasonCode.COSTLIER if more > DUST_USD else ReasonCode.REJECTED_ALTERNATIVE
-    told = tuple(Fact(name=name, value=round(usd, 6)) for name, usd in facts.items())
-    return Reason(code=code, subject=gpu_type, facts=told)
+    told = {name: round(usd, 6) for name, usd in facts.items()}
+    return Reason(code=code, subject=gpu_type, facts=facts_of(**told))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,8 +212,7 @@ class _Had:
 
 
 def _got(reading: Reading, plan: Plan, terms: _Terms) -> dict[Key, list[_Had]]:
-    problem, types = reading.problem, reading.snapshot.gpu_types_by_name()
-    pool_of = {device: pool for pool, devices in enumerate(reading.pool_devices) for device in devices}
+    problem, pool_of, types = reading.problem, reading.pool_of, reading.snapshot.gpu_types_by_name()
     clocks = {item.device: item.clock_mhz_sm for item in plan.settings}
     last = {int(pool): kind for kind, pool in enumerate(problem.kind_pool)}
     there = (item for item in plan.assignments if item.device in pool_of and item.workload in terms.numbers)

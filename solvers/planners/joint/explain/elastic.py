@@ -172,8 +172,8 @@ def configs_of(judge: Judge, number: int) -> Judged:
     judged = judged.take(judged.capacity_rps[:, 0] > 0)
     sums = np.column_stack([-judged.capacity_rps[:, 0], judged.draw_w, judged.rows.shares_pct[:, 0]])
     order, pool = np.lexsort(sums.T[::-1]), judge.problem.kind_pool[judged.rows.kind]
-    each = (order[pool[order] == number] for number in range(len(judge.problem.pools)))
-    return judged.take(np.concatenate([unbeaten(sums, mine, 0.0) for mine in each]))
+    each = (order[pool[order] == at] for at in np.unique(pool))
+    return judged.take(np.concatenate([order[:0], *(unbeaten(sums, mine, 0.0) for mine in each)]))
 
 
 NEW = "more-"

@@ -253,8 +253,7 @@ class _Teller:
 
     def _gained_rps(self, need: Need, number: int, limit_ms: float) -> float:
         """What the replicas that are there could serve more with a longer promise, their shares unchanged."""
-        problem = self.room.elastic.problem
-        pool_of = {device: pool for pool, names in enumerate(self.room.elastic.pool_devices) for device in names}
+        problem, pool_of = self.room.elastic.problem, self.room.elastic.pool_of
         variants = {problem.variants[v].model: int(v) for v in np.flatnonzero(problem.variant_workload == number)}
         mine = (item for item in self.room.held.get(need.workload, []) if item.capacity_rps > 0)
         held = [item for item in mine if item.device in pool_of and item.model in variants]
@@ -266,15 +265,9 @@ class _Teller:
             here = np.flatnonzero(problem.kind_pool == pool_of[item.device])
             at = problem.like(pool_of[item.device], clocks.get(item.device) or 0)
             kinds.append(at[-1] if at else int(here[-1]))
-        rows = Patterns(
-            kind=np.array(kinds, dtype=np.int64),
-            variants=np.array([[variants[item.model]] for item in held], dtype=np.int64),
-            shares_pct=np.array([[item.share_pct_sm] for item in held], dtype=np.int64),
-        )
-        before, after = (
-            Judge(_promised(problem, number, limit)).judge(rows).capacity_rps[:, 0]
-            for limit in (need.limit_ms, limit_ms)
-        )
+        rows = Patterns.listed(kinds, [[(variants[item.model], item.share_pct_sm)] for item in held], 1)
+        promised = (Judge(_promised(problem, number, limit)) for limit in (need.limit_ms, limit_ms))
+        before, after = (judge.judge(rows).capacity_rps[:, 0] for judge in promised)
         factor = np.where(before > 0, after / np.maximum(before, 1e-12), 1.0)
         return float(sum(item.capacity_rps * max(0.0, more - 1) for item, more in zip(held, factor, strict=True)))
 

@@ -205,10 +205,8 @@ def place(seats: Seats, loose: Mapping[Pattern, int]) -> None:
         pool, needed_w = int(floor.problem.kind_pool[pattern.kind]), floor.dynamic_w(pattern)
         if pool not in free:
             idle = [device for device in floor.devices(pool) if seats.patterns[device] is None]
-            free[pool] = [
-                np.array([device for device in idle if (device in floor.held) is stands], dtype=np.int64)
-                for stands in (False, True)
-            ]
+            both = ([device for device in idle if (device in floor.held) is stands] for stands in (False, True))
+            free[pool] = [np.array(some, dtype=np.int64) for some in both]
         best = [int(some[np.argmax(seats.lefts_at(some))]) for some in free[pool] if len(some)]
         fit = (device for device in best if seats.left_at(device) + DUST_W >= needed_w)
         device = next(fit, max(best, key=seats.left_at, default=None))
@@ -295,11 +293,8 @@ class _Drafts:
         if not len(fit):
             return
         steps = fit[np.unique(np.linspace(0, len(fit) - 1, SHARES_MAX).round().astype(np.int64))].tolist()
-        kinds = (
-            np.flatnonzero(problem.kind_pool == pool).tolist()
-            if before is None
-            else problem.like(pool, int(problem.kind_clock_mhz[before.kind]))
-        )
+        of_pool = np.flatnonzero(problem.kind_pool == pool).tolist()
+        kinds = of_pool if before is None else problem.like(pool, int(problem.kind_clock_mhz[before.kind]))
         judge, room = seats.floor.judge, len(members) < min(seats.floor.judge.width, problem.pools[pool].clients)
         every = product(steps, kinds, allowed if room else ())
         fresh = [(kind, [*members, (variant, share)]) for share, kind, variant in every]

@@ -95,9 +95,8 @@ class Floor:
 
     def dynamic_w(self, pattern: Pattern | None) -> float:
         """What a device with this pattern draws above idle."""
-        return (
-            0.0 if pattern is None else pattern.draw_w - float(self.judge.idle_w[self.problem.kind_pool[pattern.kind]])
-        )
+        idle_w, pool_of = self.judge.idle_w, self.problem.kind_pool
+        return 0.0 if pattern is None else pattern.draw_w - float(idle_w[pool_of[pattern.kind]])
 
 
 class Parts:
@@ -181,14 +180,8 @@ def floor_of(reading: Reading) -> Floor:
         if found:
             held[number[device]] = tuple(sorted(found, key=lambda one: (one.variant, one.share_pct, one.memory_mib)))
     domain_of, room_w = _domains(reading.snapshot, reading.fleet, number)
-    return Floor(
-        problem=problem,
-        names=names,
-        pool_of=np.repeat(np.arange(len(pools)), [len(pool) for pool in pools]),
-        held=dict(sorted(held.items())),
-        domain_of=domain_of,
-        room_w=room_w,
-    )
+    pool_of, held = np.repeat(np.arange(len(pools)), [*map(len, pools)]), dict(sorted(held.items()))
+    return Floor(problem=problem, names=names, pool_of=pool_of, held=held, domain_of=domain_of, room_w=room_w)
 
 
 def _domains(snapshot: Snapshot, fleet: Fleet, number: Mapping[DeviceId, int]) -> tuple[Whole, Floats]:
@@ -360,12 +353,8 @@ class Seats:
 
     def accepts(self, move: Move, workload: int) -> bool:
         """Whether everything bears a move that gives this workload more, and no other one misses what it needs."""
-        return (
-            self.powers(move)
-            and self._remembers(move)
-            and not self.lowers(move, self.floor.problem.least_rps, workload)
-            and self.affords(move, workload)
-        )
+        bears = self.powers(move) and self._remembers(move) and self.affords(move, workload)
+        return bears and not self.lowers(move, self.floor.problem.least_rps, workload)
 
     def powers(self, move: Move) -> bool:
         """Whether the power domains bear it."""

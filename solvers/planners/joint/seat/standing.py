@@ -43,12 +43,9 @@ PAIRS_MAX = 400
 
 def breaks_usd(seats: Seats, period_s: float) -> float:
     """What is left unserved while replacements launch, $/h: so long interrupted counts as never served (`period_s`)."""
-    work = seats.floor.problem.workloads
-    parts = (
-        work[number].unserved_usd * (rate_rps * launch_s / period_s) / work[number].rate_least_rps
-        for number, (rate_rps, launch_s) in interruptions(seats).items()
-    )
-    return sum(parts, start=0.0)
+    works = seats.floor.problem.workloads
+    broken = ((works[number], rate_rps * for_s) for number, (rate_rps, for_s) in interruptions(seats).items())
+    return sum((work.unserved_usd * (lost / period_s) / work.rate_least_rps for work, lost in broken), start=0.0)
 
 
 def interruptions(seats: Seats) -> dict[int, tuple[float, float]]:
