@@ -95,7 +95,7 @@ down: ## Stop what `make up` started; the data stays
 test: system-deps $(VENV)/.dev-stamp ## Run every test that needs no GPU (TEST_ARGS=...)
 	@# Six at a time, for many wait for other processes, each file in one process and the little ones of tests/unit last.
 	@# Up to three that fail run once more, with the machine to themselves, and are named at the end as what is to be mended.
-	$(BIN)/pytest --workers 6 --again 3 --durations-kept .test-durations -m "not gpu and not rl and not claims" $(COVER) $(TEST_ARGS)
+	$(BIN)/pytest --workers=6 --again=3 --durations-kept=.test-durations -m "not gpu and not rl and not claims" $(COVER) $(TEST_ARGS)
 
 coverage: COVER = --cov --cov-report=term
 coverage: test ## As `test`, and tell which lines and branches ran: twice the processor time
