@@ -104,7 +104,7 @@ def test_what_was_seen_is_counted() -> None:
 
 def test_a_decision_asks_the_whole_tuner_and_less_than_a_plan() -> None:
     found = deciding("mudi-small")
-    assert (found.devices, found.jobs) == (12, 13)
+    assert (found.devices, found.jobs) == (12, 16)
     assert found.decisions_ms
     assert 1 <= found.evaluations_most <= worlds.EVALUATIONS_MAX
 

@@ -314,7 +314,7 @@ def test_who_begins_anew_is_given_more_than_who_goes_on(lost: bool, monkeypatch:
     found, again = loose.closer(
         plan, replace(shown, usd_per_h=0.5 * cost, effort=0.0, leaves=leaves), Deadline(60.0, 400)
     )
-    assert given == [(False, 400.0)] if lost else [(True, 150.0)]
+    assert given == [(False, 400.0) if lost else (True, 150.0)]
     if lost:
         assert again is not None
         assert found.bound_usd_per_h == pytest.approx(shown.usd_per_h, rel=loose.near)
