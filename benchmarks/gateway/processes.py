@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -78,6 +79,12 @@ class Gateway:
     folder: Path
 
 
+def listens(path: Path) -> bool:
+    """Whether somebody takes connections at a socket: its file is there a moment before."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
+        return line.connect_ex(str(path)) == 0
+
+
 @contextmanager
 def running_haproxy(folder: Path, backends: str, backend: str) -> Iterator[Gateway]:
     """HAProxy with these rendered backends behind one port."""
@@ -89,7 +96,7 @@ def running_haproxy(folder: Path, backends: str, backend: str) -> Iterator[Gatew
         command = [haproxy_program(), "-db", "-f", str(base), "-f", str(rendered)]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     try:
-        await_true(lambda: line.exists() or process.poll() is not None, "the start of haproxy")
+        await_true(lambda: listens(line) or process.poll() is not None, "the start of haproxy")
         if process.poll() is not None:
             raise RuntimeError((folder / "haproxy.log").read_text(encoding="utf-8"))
         yield Gateway(port, line, process, folder)

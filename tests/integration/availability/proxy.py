@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from app.routing.haproxy import RuntimeSocket
-from benchmarks.gateway.processes import end, haproxy_program
+from benchmarks.gateway.processes import end, haproxy_program, listens
 from tests.integration.faults.house import ROOT
 from tests.ports import free_port
 from tests.waiting import wait_until
@@ -44,7 +44,7 @@ def balancing(folder: Path, port: int, backends: Sequence[int]) -> Iterator[Prox
         )  # fmt: skip
     try:
         proxy = Proxy(socket)
-        wait_until(lambda: socket.exists() or process.poll() is not None, "the start of haproxy")
+        wait_until(lambda: listens(socket) or process.poll() is not None, "the start of haproxy")
         assert process.poll() is None, (folder / "haproxy.log").read_text(encoding="utf-8")
         wanted = {f"api-{number}" for number in range(1, len(backends) + 1)}
         wait_until(lambda: proxy.serving() == wanted, "HAProxy finds every server ready")
