@@ -130,7 +130,7 @@ def cases() -> Iterator[Case]:
 @contextmanager
 def _recorded() -> Iterator[Session]:
     with (
-        running(embedded_binaries()) as server,
+        running(embedded_binaries(), migrated=True) as server,
         migrated(server, "week") as database,
         database.transaction() as session,
     ):
