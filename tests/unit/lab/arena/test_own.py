@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 
@@ -57,10 +58,20 @@ def test_what_a_file_prints_is_no_part_of_an_answer(tmp_path: Path, capsys: pyte
     assert capsys.readouterr() == ("", "looked at\n")
 
 
-@pytest.mark.parametrize("where", ["", "class Mine:\n    def __init__(self):\n        "])
-def test_a_file_that_never_ends_is_refused_in_time(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+ENDLESS = """
+while True:
+    try:
+        sum(range(100))
+    except Exception:
+        pass
+"""
+ENDLESS_WHEN_MADE = "class Mine:\n    def __init__(self):" + indent(ENDLESS, "        ")
+
+
+@pytest.mark.parametrize("text", [ENDLESS, ENDLESS_WHEN_MADE])
+def test_a_file_that_never_ends_is_refused_in_time(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_planners, "LOAD_S", 0.2)
-    name = written(tmp_path, f"{where}exec('while True:\\n try:\\n  sum(range(100))\\n except Exception: pass')\n")
+    name = written(tmp_path, text)
     with pytest.raises(InputError, match=r"mine\.py takes more than 0\.2 s to load Mine"):
         own_planners.load_planner(name)
     assert own_planners.load_planner(written(tmp_path, GOOD)).spec.name == "mine"
